@@ -5,6 +5,7 @@ import errno
 import glob
 import hashlib
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from diskreplay.errors import CorruptCheckpointError, DiskReplayError, RemoteUnavailableError
+from diskreplay.errors import (
+    CorruptCheckpointError,
+    DiskReplayError,
+    RemoteUnavailableError,
+    StorageError,
+)
 from diskreplay.remote.bucket import Bucket, Missing
 from diskreplay.remote.document import Document, Part, sha256_of
 from diskreplay.remote.source import is_sound
-from diskreplay.store import checkpoint_names, codec, files, manifest, tempfiles
+from diskreplay.store import checkpoint_names, codec, files, machine, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.outside import check_outside
+from diskreplay.store.system_errors import explained
 
 _TRIES = 4
 
@@ -40,7 +47,15 @@ class Fetcher:
         """Make the checkpoint's directory in `directory`; its path.
 
         What a checkpoint there has already is linked, and what a pull that was cut has fetched is
-        used; both only if their bytes are right.
+        used; both only if their bytes are right. So each byte of a checkpoint that is there already
+        is read once, at the speed of the disk, and nothing is fetched if all of them are.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            Also if a file is said to be longer than all of the file system.
+        RemoteError, StorageError
+            There is no new directory in all these cases.
         """
         target = checkpoint_names.path_of(directory, wanted.name, wanted.suffix)
         if _is_there(target, wanted):
@@ -48,8 +63,9 @@ class Fetcher:
                 room.remove()
             return target
         check_outside(target)
-        files.make_lasting_dirs(directory)
         contents = wanted.contents()
+        self._check_sizes(wanted, contents, directory)
+        files.make_lasting_dirs(directory)
         with tempfiles.Workspace(target, "tmp") as room:
             build = room.path / target.name
             for parent in sorted({(build / key).parent for key in contents.files}):
@@ -67,6 +83,21 @@ class Fetcher:
             files.sync_dirs([build, *(path for path in build.rglob("*") if path.is_dir())])
             room.put_in_place(build)
         return target
+
+    def _check_sizes(self, wanted: Document, contents: Manifest, directory: Path) -> None:
+        """Refuse files that cannot be. Zeros at a file's end take no room in the store, so somebody
+        else's manifest may name any length, and who reads such a file later never gets to its end.
+        Not what is free counts: these zeros are a hole in the file here, too."""
+        there = next(place for place in (directory, *directory.parents) if files.is_there(place))
+        with explained(there, "cannot look at the file system"):
+            most = shutil.disk_usage(there).total
+        for key, seal in contents.files.items():
+            if 0 < most < seal.size:  # some file systems say 0
+                raise CorruptCheckpointError(
+                    f"{self._bucket.url}: checkpoint {wanted.suffix}: file {key!r:.80} of "
+                    f"{seal.size:,} bytes, and the whole file system at {there} has {most:,}; "
+                    "nothing was fetched: pull another checkpoint, or to a larger disk"
+                )
 
     def _fetch_all(
         self, wanted: Document, contents: Manifest, missing: dict[str, Part], build: Path
@@ -107,8 +138,12 @@ class Fetcher:
         Raises
         ------
         CorruptCheckpointError, RemoteError
+        StorageError
+            It does not fit into memory.
         """
         where = self._bucket.where(key)
+        if length > machine.memory():
+            self._refuse_length(key, length)
         for last in [False] * (_TRIES - 1) + [True]:
             data, summed = bytearray(), hashlib.sha256()
             try:
@@ -135,12 +170,27 @@ class Fetcher:
             )
         return memoryview(data)
 
+    def _refuse_length(self, key: str, length: int) -> None:
+        """Say of an object that should be longer than memory whether it is."""
+        where, found = self._bucket.where(key), self._bucket.size(key)
+        if found != length:
+            what = "missing" if found is None else f"{found:,} bytes found, {length:,} expected"
+            raise CorruptCheckpointError(f"{where}: {what}; pull another checkpoint")
+        raise StorageError(
+            errno.ENOMEM,
+            f"{length:,} bytes, which have to be in memory at once, and this process may have "
+            f"{machine.memory():,}; do it where there is more",
+            where,
+        )
+
 
 def _is_there(target: Path, wanted: Document) -> bool:
-    """Whether that checkpoint is there in full length already."""
+    """Whether that checkpoint is there already, and all of its bytes are right."""
     try:
-        manifest.read_whole(target)
-        return (target / manifest.NAME).read_text() == wanted.listing
+        there = manifest.read_whole(target).files
+        if (target / manifest.NAME).read_text() != wanted.listing:
+            return False
+        return all(is_sound(target / key, there[key], wanted.parts[key].crc32c) for key in there)
     except (DiskReplayError, OSError, ValueError):
         return False
 

@@ -12,8 +12,10 @@ from zarr.abc.store import (
 )
 from zarr.core.buffer import Buffer, BufferPrototype
 
+from diskreplay.errors import CorruptCheckpointError
 from diskreplay.remote.bucket import Bucket
 from diskreplay.remote.document import Document
+from diskreplay.store import machine
 
 
 class RangeStore(Store):
@@ -44,11 +46,24 @@ class RangeStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """The bytes of a file, or some of them; None if there is none."""
+        """The bytes of a file, or some of them; None if there is none.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            The manifest says of a file that it is longer than memory.
+        RemoteError
+        """
         part = self._found.parts.get(key)
         if part is None:
             return None
         start, stop = _span(byte_range, self._sizes[key])
+        if stop - start > machine.memory():  # zeros, mostly: they take no room in the store
+            raise CorruptCheckpointError(
+                f"{self._bucket.url}: checkpoint {self._found.suffix}: {stop - start:,} bytes of "
+                f"file {key!r:.80} are to be read, and this process may have {machine.memory():,} "
+                "bytes of memory; open another checkpoint"
+            )
         there = max(0, min(stop, part.length) - start)  # what is behind that is zeros
         data = await asyncio.to_thread(
             self._bucket.get_range, part.object, part.offset + start, there

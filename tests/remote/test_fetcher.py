@@ -1,5 +1,7 @@
 """pull: whole or not at all; what is here already is not fetched again."""
 
+import errno
+import json
 import os
 import random
 import shutil
@@ -7,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,114 @@ def test_what_other_checkpoints_have_is_linked(tmp_path, remote):
     os.rename(second, tmp_path / "pulled" / "aside")
     assert same(path, one.pull(2, tmp_path / "pulled"))
     run.buffer.close()
+
+
+@pytest.mark.parametrize("how", ["pull", "open", "load"])
+def test_what_has_rotted_here_is_made_anew(run, remote, tmp_path, how):
+    """In the same length, so that only its bytes tell. What is right of it is linked."""
+    run.add(900)
+    path = run.save(1)
+    one = remote()
+    one.push(path)
+    if how == "load":
+        run.buffer.load(one)
+        pulled = run.place / "replay.remote" / path.name
+    else:
+        pulled = one.pull(1, tmp_path / "pulled")
+    before = run.buffer.sample(32)
+    for file in (pulled / "observation").glob("c.*"):
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.unlink()  # not in the other checkpoints
+        file.write_bytes(data)
+    assert not same(path, pulled)
+    sound = next((pulled / "reward").glob("c.*"))
+    number = sound.stat().st_ino
+    if how == "pull":
+        assert one.pull(1, tmp_path / "pulled") == pulled
+    elif how == "open":
+        one.open(1, cache=tmp_path / "pulled").close()
+    else:
+        assert run.buffer.load(one).number == 1
+        assert len(run.buffer.sample(32).id) == len(before.id)
+    assert same(path, pulled)
+    assert sound.stat().st_ino == number
+
+
+def test_what_is_right_here_is_not_fetched(run, remote, tmp_path):
+    run.add(100)
+    one = remote()
+    one.push(run.save(1))
+    one.pull(1, tmp_path / "pulled")
+    for found in one._bucket.list("packs/"):
+        one._bucket.delete([found.key])
+    one.pull(1, tmp_path / "pulled")
+
+
+def said_to_be(one, change):
+    """Let a published checkpoint say something else of its files and objects."""
+    registry = one._reading()
+    at = registry.find(None)
+    found = json.loads(registry.document(at).encode())
+    found["manifest"] = json.loads(found["manifest"])
+    change(found)
+    found["manifest"] = json.dumps(found["manifest"])
+    one._bucket.put(at.document, json.dumps(found).encode())
+    one._registries.clear()
+
+
+@pytest.mark.timeout(60)
+def test_a_file_that_cannot_be(run, remote, tmp_path):
+    """Its zeros take no room in the store."""
+    run.add(100)
+    one = remote()
+    one.push(run.save(1))
+
+    def change(found):
+        found["manifest"]["files"]["reward/zarr.json"][0] = 1 << 60
+        found["files"]["reward/zarr.json"][2] = 0
+
+    said_to_be(one, change)
+    requests = one._bucket.requests
+    with pytest.raises(errors.CorruptCheckpointError, match=r"reward/zarr\.json.*the whole file"):
+        one.pull(1, tmp_path / "pulled")
+    assert one._bucket.requests == requests + 2  # the catalog and the document
+    assert not (tmp_path / "pulled").exists()
+
+
+@pytest.mark.timeout(60)
+def test_zeros_without_end_are_no_work(run, remote, tmp_path, monkeypatch):
+    """On a file system that does not say how large it is."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: types.SimpleNamespace(total=0))
+    run.add(100)
+    one = remote()
+    one.push(run.save(1))
+
+    def change(found):
+        found["manifest"]["files"]["reward/zarr.json"][0] = 1 << 60
+        found["files"]["reward/zarr.json"][2] = 0
+
+    said_to_be(one, change)
+    with pytest.raises(errors.CorruptCheckpointError, match=r"reward/zarr\.json do not match"):
+        one.pull(1, tmp_path / "pulled")
+
+
+def test_an_object_that_does_not_fit_into_memory(run, remote, tmp_path, monkeypatch):
+    run.add(100)
+    one = remote()
+    one.push(run.save(1))
+    monkeypatch.setattr("diskreplay.store.machine.memory", lambda: 1000)
+    with pytest.raises(errors.StorageError, match="in memory at once") as refused:
+        one.pull(1, tmp_path / "pulled")
+    assert refused.value.errno == errno.ENOMEM
+
+    def change(found):
+        found["objects"][0][1] = 1 << 60
+
+    said_to_be(one, change)
+    with pytest.raises(errors.CorruptCheckpointError, match=r"bytes found, 1,152,9.* expected"):
+        one.pull(1, tmp_path / "again")
+    assert "bytes found" in one.verify(deep=True).findings[0]
 
 
 def test_a_directory_that_is_there_is_replaced_whole(run, remote, tmp_path):

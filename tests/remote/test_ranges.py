@@ -1,10 +1,14 @@
 """A published checkpoint as a Zarr group: the same values, and only the bytes that are needed."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 import zarr
 
 import diskreplay
+from diskreplay.errors import CorruptCheckpointError
 from tests.remote.conftest import Run
 
 
@@ -58,6 +62,20 @@ def test_zeros_at_the_end_of_a_file_are_not_put(published):
     reward = one.zarr()["reward"]
     assert reward[1499][0] == 1500
     assert (reward[1500:] == 0).all()
+
+
+def test_more_than_memory_is_not_made(published):
+    """Zeros at a file's end take no room in the store: a manifest may name any length."""
+    one, _path = published
+    registry = one._reading()
+    at = registry.find(1)
+    found = registry.document(at)
+    listing = json.loads(found.listing)
+    key = next(key for key in listing["files"] if key.startswith("reward/c"))
+    listing["files"][key][0] = 1 << 50
+    registry.remember(at.document, dataclasses.replace(found, listing=json.dumps(listing)))
+    with pytest.raises(CorruptCheckpointError, match=f"{key}.*of memory"):
+        one.zarr()["reward"][:]
 
 
 def test_nothing_is_written(published):
