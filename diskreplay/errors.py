@@ -334,13 +334,13 @@ class ReadOnlyError(UsageError):
 
 
 class ForkedError(UsageError):
-    """A child process used its parent's buffer.
+    """A child process used its parent's buffer, or asked an object store as its parent had.
 
-    Cause: The process was forked after the buffer was opened: workers of a data loader,
-    `multiprocessing` on Linux.
+    Cause: The process was forked after the buffer was opened, or after an object store was asked:
+    workers of a data loader, `multiprocessing` on Linux.
 
     Remedy: Open the store in the child: `diskreplay.open(PATH, mode="r")`. One process writes,
-    any number read.
+    any number read. A child that is to ask object stores has to be started by ``spawn``.
     """
 
 

@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from diskreplay import fork
 from diskreplay.brief import brief
 from diskreplay.errors import (
+    ForkedError,
     InvalidInputError,
     RemoteError,
     RemoteUnavailableError,
+    StorageError,
     UnsupportedStoreError,
 )
 from diskreplay.extensions import needed
 from diskreplay.locks import Lock
-from diskreplay.remote import client_options, refusals
-from diskreplay.store.outside import check_outside
+from diskreplay.remote import client_options, directory_url, refusals
+from diskreplay.store import files
 
 SCHEMES = ("s3", "gs", "az", "azure", "abfs", "abfss", "file", "memory")
 _WITH_ACCOUNT = ("abfs", "abfss", "https")  # a URL that may name the storage account: by its host
@@ -33,6 +36,7 @@ _TRIES = 4  # of a body that is cut; the client itself repeats requests that get
 _RETRY = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=60)}
 _DELETED_AT_ONCE = 500
 _in_memory: dict[str, Any] = {}  # by URL: two objects of one process see the same
+_asked_by: int | None = None  # the process that made the first request
 
 
 class Overtaken(Exception):
@@ -49,6 +53,31 @@ class Listed(NamedTuple):
     key: str
     size: int
     modified: datetime.datetime
+
+
+def check_process(where: str) -> None:
+    """Refuse a request in a child of a process that has made one. The client has threads that do
+    its work, and a fork leaves them behind: each request of the child, by a new object too, would
+    wait for ever.
+
+    Parameters
+    ----------
+    where : str
+        What is asked, for the message.
+
+    Raises
+    ------
+    ForkedError
+    """
+    global _asked_by
+    if _asked_by is None:
+        _asked_by = fork.pid
+    if _asked_by != fork.pid:
+        raise ForkedError(
+            f"{where}: process {_asked_by} has asked object stores already, with threads that are "
+            f"not in its child {fork.pid}; start processes by spawn or forkserver "
+            "(multiprocessing.get_context('spawn')), or ask in the child only"
+        )
 
 
 class _Explained:
@@ -89,7 +118,9 @@ class Bucket:
     Raises
     ------
     InvalidInputError
-        No such kind of URL, or one with credentials in it.
+        No such kind of URL, or one with credentials in it, or of a file.
+    StorageError
+        A directory that may not be looked at.
     ModuleNotFoundError
         There is no obstore.
     """
@@ -137,14 +168,8 @@ class Bucket:
         if parts.scheme == "memory":
             return _in_memory.setdefault(self.url, store.MemoryStore())
         if parts.scheme == "file":
-            if parts.netloc not in ("", "localhost"):  # the first part of a relative path, mostly
-                raise InvalidInputError(
-                    f"url: file://{parts.netloc} names a machine; file:///directory expected, with "
-                    "the whole path from the root on"
-                )
-            self._local = Path(parts.path)
-            check_outside(self._local / "checkpoints")
-            return store.LocalStore(self._local, mkdir=True)
+            self._local = directory_url.directory_of(parts)
+            return None  # until it is there: to read makes no directory
         if not parts.netloc:
             raise InvalidInputError(f"url: {parts.scheme}:// and no bucket; s3://bucket/runs/pong")
         client_options.check(parts.scheme, options)
@@ -181,7 +206,7 @@ class Bucket:
     ) -> None:
         """Raise one of ours for it, if it is none."""
         known = self._obstore.exceptions
-        if isinstance(error, (Overtaken, Missing, RemoteError)):
+        if isinstance(error, (Overtaken, Missing, StorageError)):
             return
         if isinstance(error, FileNotFoundError):
             if makes or refusals.of_bucket(error):
@@ -216,16 +241,43 @@ class Bucket:
         return RemoteUnavailableError(errno.EIO, says, self.where(key))
 
     def _count(self) -> None:
+        """To be called before each request.
+
+        Raises
+        ------
+        ForkedError
+            In a child of a process that has asked: it would wait for ever.
+        """
+        check_process(self.url)  # first: what has forked may have held the lock
         with self._lock:
             self.requests += 1
+
+    def _there(self) -> Any:
+        """The client's store, or a ``FileNotFoundError`` if the directory is not there."""
+        if self._store is None and self._local is not None:
+            if not files.is_dir(self._local):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._local)
+            self._store = self._obstore.store.LocalStore(self._local)
+        return self._store
+
+    def _make_directory(self) -> None:
+        """Before a put: what is not there is made.
+
+        Raises
+        ------
+        StorageError
+        """
+        if self._store is None and self._local is not None:
+            files.make_lasting_dirs(self._local)
 
     # -- requests
 
     def create(self, key: str, data: bytes | memoryview) -> str:
         """Put an object that must not be there; its tag. `Overtaken` if it is."""
         self._count()
+        self._make_directory()
         with self._explained(key, "cannot put it", conditional=True, makes=True):
-            return str(self._obstore.put(self._store, key, data, mode="create")["e_tag"])
+            return str(self._obstore.put(self._there(), key, data, mode="create")["e_tag"])
 
     def swap(self, key: str, data: bytes, tag: str) -> str:
         """Replace an object that has still this tag; its new one. `Overtaken` if it has not, or is
@@ -234,14 +286,14 @@ class Bucket:
         try:
             with self._explained(key, "cannot replace it", conditional=True):
                 if self._local is None:
-                    put = self._obstore.put(self._store, key, data, mode={"e_tag": tag})
+                    put = self._obstore.put(self._there(), key, data, mode={"e_tag": tag})
                     return str(put["e_tag"])
                 # A directory has no such request, but a lock.
                 with open(self._local / f".{os.path.basename(key)}.lock", "w") as held:
                     fcntl.flock(held, fcntl.LOCK_EX)
-                    if self._obstore.head(self._store, key)["e_tag"] != tag:
+                    if self._obstore.head(self._there(), key)["e_tag"] != tag:
                         raise Overtaken(key)
-                    put = self._obstore.put(self._store, key, data, mode="overwrite")
+                    put = self._obstore.put(self._there(), key, data, mode="overwrite")
                     return str(put["e_tag"])
         except Missing as error:  # some stores say so, others that the tag is not that
             raise Overtaken(key) from error
@@ -249,8 +301,9 @@ class Bucket:
     def put(self, key: str, data: bytes | memoryview) -> str:
         """Put an object over whatever is there; its tag. For stores without conditions only."""
         self._count()
+        self._make_directory()
         with self._explained(key, "cannot put it", makes=True):
-            return str(self._obstore.put(self._store, key, data, mode="overwrite")["e_tag"])
+            return str(self._obstore.put(self._there(), key, data, mode="overwrite")["e_tag"])
 
     def get(self, key: str, most: int) -> tuple[bytes, str]:
         """The bytes of an object, of at most `most`, and its tag. `Missing` if there is none."""
@@ -258,7 +311,7 @@ class Bucket:
             self._count()
             try:
                 with self._explained(key, "cannot get it"):
-                    found = self._obstore.get(self._store, key)
+                    found = self._obstore.get(self._there(), key)
                     if found.meta["size"] > most:
                         raise RemoteError(
                             errno.EFBIG,
@@ -278,7 +331,7 @@ class Bucket:
         """The bytes of an object, some mebibytes at a time."""
         self._count()
         with self._explained(key, "cannot get it"):
-            for piece in self._obstore.get(self._store, key).stream(min_chunk_size=1 << 20):
+            for piece in self._obstore.get(self._there(), key).stream(min_chunk_size=1 << 20):
                 yield memoryview(piece)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -290,7 +343,7 @@ class Bucket:
             try:
                 with self._explained(key, "cannot get a range of it"):
                     data = bytes(
-                        self._obstore.get_range(self._store, key, start=start, length=length)
+                        self._obstore.get_range(self._there(), key, start=start, length=length)
                     )
                     self._check_whole(key, len(data), length)
                     return data
@@ -310,7 +363,7 @@ class Bucket:
         self._count()
         try:
             with self._explained(key, "cannot look at it"):
-                return int(self._obstore.head(self._store, key)["size"])
+                return int(self._obstore.head(self._there(), key)["size"])
         except Missing:
             return None
 
@@ -318,7 +371,9 @@ class Bucket:
         """The objects below a prefix, which ends with a slash."""
         self._count()
         with self._explained(prefix, "cannot list it"):
-            for chunk in self._obstore.list(self._store, prefix.rstrip("/")):
+            if self._local is not None and not files.is_dir(self._local):
+                return
+            for chunk in self._obstore.list(self._there(), prefix.rstrip("/")):
                 for found in chunk:
                     yield Listed(found["path"], found["size"], found["last_modified"])
 
@@ -328,11 +383,11 @@ class Bucket:
             self._count()
             with contextlib.suppress(Missing), self._explained(keys[at], "cannot delete it"):
                 if self._local is None:
-                    self._obstore.delete(self._store, list(keys[at : at + _DELETED_AT_ONCE]))
+                    self._obstore.delete(self._there(), list(keys[at : at + _DELETED_AT_ONCE]))
                     continue
                 for key in keys[at : at + _DELETED_AT_ONCE]:  # of a directory one may be gone
                     with contextlib.suppress(FileNotFoundError):
-                        self._obstore.delete(self._store, key)
+                        self._obstore.delete(self._there(), key)
 
 
 def _split(url: str) -> SplitResult:

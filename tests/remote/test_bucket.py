@@ -5,7 +5,9 @@ import errno
 import http.server
 import json
 import logging
+import os
 import random
+import signal
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ import pytest
 from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
 from diskreplay.remote.bucket import Bucket, Missing, Overtaken
+from tests import processes
 from tests.remote import servers
 from tests.remote.test_checkpoints import same
 
@@ -98,7 +101,6 @@ def test_options_that_no_store_can_be_made_with(url, options, says, monkeypatch)
 @pytest.mark.parametrize(
     ("url", "options", "says"),
     [
-        ("file://runs/pong", {}, "file://runs names a machine"),
         ("memory://x", {"takeover": "no"}, "takeover: a bool expected"),
         ("memory://x", {"takeover": np.ones(2, bool)}, "takeover: a bool expected"),
         ("memory://x", {"unsafe_single_writer": "yes"}, "unsafe_single_writer: a bool expected"),
@@ -114,6 +116,85 @@ def test_what_makes_no_sense_is_refused(url, options, says):
 def test_a_url_of_this_machine(tmp_path):
     Bucket(f"file://{tmp_path}/a").create("x", b"1")
     assert Bucket(f"file://localhost{tmp_path}/a").get("x", 9)[0] == b"1"
+
+
+def test_reading_makes_no_directory(tmp_path):
+    bucket = Bucket(f"file://{tmp_path}/mis/typed")
+    with pytest.raises(Missing):
+        bucket.get("a", 9)
+    with pytest.raises(Missing):
+        list(bucket.pieces("a"))
+    with pytest.raises(Missing):
+        bucket.get_range("a", 0, 1)
+    with pytest.raises(Overtaken):
+        bucket.swap("a", b"1", "tag")
+    assert bucket.size("a") is None
+    assert list(bucket.list("a/")) == []
+    bucket.delete(["a"])
+    assert not list(tmp_path.iterdir())
+    bucket.put("a", b"1")
+    assert bucket.get("a", 9)[0] == b"1"
+    Bucket(f"file://{tmp_path}/more").create("a", b"1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mis", "more"]
+
+
+def test_a_directory_that_cannot_be_made():
+    bucket = Bucket("file:///proc/no/such")
+    assert bucket.size("a") is None
+    for put in (bucket.create, bucket.put):
+        with pytest.raises(errors.StorageError, match="cannot create the directory"):
+            put("a", b"1")
+
+
+def in_a_child(call):
+    """Whether a forked child gets a `ForkedError` by this call, and does not wait for ever."""
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        status = 1
+        try:
+            call()
+        except errors.ForkedError as error:
+            status = 0 if "get_context('spawn')" in str(error) else 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_may_not_ask(tmp_path):
+    """The client's threads are not there: a request waits for ever."""
+    url = f"file://{tmp_path}/bucket"
+    bucket = Bucket(url)
+    tag = bucket.create("a", b"1")
+    for call in (
+        lambda: bucket.get("a", 9), lambda: bucket.create("b", b""), lambda: bucket.size("a"),
+        lambda: bucket.swap("a", b"", tag), lambda: bucket.put("a", b""),
+        lambda: bucket.get_range("a", 0, 1), lambda: list(bucket.list("")),
+        lambda: list(bucket.pieces("a")), lambda: bucket.delete(["a"]),
+        lambda: Bucket(url).get("a", 9), lambda: RemoteCheckpoints(url).list(),
+    ):  # fmt: skip
+        assert in_a_child(call)
+    with bucket._lock:  # as another thread might, amid a request
+        assert in_a_child(lambda: bucket.get("a", 9))
+    assert bucket.get("a", 9)[0] == b"1"
+
+
+FIRST_IN_A_CHILD = """
+import os, signal, sys
+from diskreplay.remote.bucket import Bucket
+bucket = Bucket(sys.argv[1])
+if not (child := os.fork()):
+    signal.alarm(60)
+    bucket.create("a", b"1")
+    os._exit(bucket.get("a", 9)[0] != b"1")
+assert os.waitpid(child, 0)[1] == 0
+assert bucket.get("a", 9)[0] == b"1"
+"""
+
+
+def test_one_whose_parent_has_not_asked_may(tmp_path):
+    processes.run(FIRST_IN_A_CHILD, f"file://{tmp_path}/bucket", check=True)
 
 
 def test_a_store_of_the_client(tmp_path):
