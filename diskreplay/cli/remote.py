@@ -1,11 +1,14 @@
 """Commands for checkpoints in an object store: push, pull, collect; and what others say of one."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
+from diskreplay.cli import ctrl_c
 from diskreplay.cli.common import (
     OF_A_PATH,
     JsonOption,
@@ -51,12 +54,14 @@ TakeoverOption = Annotated[
 ]
 
 
-def _remote(url: str, **options: Any) -> "RemoteCheckpoints":
+@contextlib.contextmanager
+def _remote(url: str, **options: Any) -> Iterator["RemoteCheckpoints"]:
     from diskreplay.remote import RemoteCheckpoints
 
     if "://" not in url:
         raise InvalidInputError(f"URL: s3://bucket/runs/pong or the like expected, found {url!r}")
-    return RemoteCheckpoints(url, **options)
+    with ctrl_c.ends_soon(), RemoteCheckpoints(url, **options) as remote:
+        yield remote
 
 
 @commands.command(
@@ -88,7 +93,8 @@ def push(
     all, and a run that was replaced by another one cannot publish any more.
     """
     check_directory(checkpoint)
-    pushed = _remote(url, run=run, takeover=takeover).push(checkpoint, suffix)
+    with _remote(url, run=run, takeover=takeover) as remote:
+        pushed = remote.push(checkpoint, suffix)
     if as_json:
         say_json(pushed._asdict())
         return
@@ -111,7 +117,8 @@ def pull(
     as_json: JsonOption = False,
 ) -> None:
     """Get a published checkpoint: whole, checked, or not at all."""
-    path = _remote(url).pull(suffix, out)
+    with _remote(url) as remote:
+        path = remote.pull(suffix, out)
     if as_json:
         say_json({"path": path})
     else:
