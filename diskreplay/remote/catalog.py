@@ -149,8 +149,8 @@ def _checkpoint(entry: Any) -> RemoteCheckpoint:
         checkpoint_names.checked_suffix(name), checkpoint_names.checked_suffix(suffix),
         text("run", run),
         numbers.integer("epoch", epoch, 0, 1 << 62),
-        None if saved_at is None else _time("saved_at", saved_at),
-        _time("published_at", published_at), rows,
+        None if saved_at is None else numbers.time("saved_at", saved_at),
+        numbers.time("published_at", published_at), rows,
         numbers.integer("bytes", size, 0, numbers.MOST_ROWS), _document(document),
     )  # fmt: skip
 
@@ -160,10 +160,3 @@ def _document(value: Any) -> str:
     if not key.startswith("checkpoints/") or ".." in key or "//" in key:
         raise ValueError(f"document: {value!r:.60} is no name of one")
     return key
-
-
-def _time(name: str, value: Any) -> datetime.datetime:
-    time = datetime.datetime.fromisoformat(text(name, value))
-    if time.tzinfo is None:
-        raise ValueError(f"{name}: {value!r:.60} has no time zone")
-    return time

@@ -13,6 +13,7 @@ from diskreplay.remote.registry import Registry
 
 _GRACE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOST_GRACE = 365_000 * _SECONDS["d"]  # so long ago there has been a date
 _PLACES = ("packs/", "objects/", "checkpoints/")
 
 
@@ -40,7 +41,12 @@ def seconds_of(grace: float | str) -> float:
             "grace: seconds, or a text like '90s', '30m', '24h' or '7d' expected, found "
             f"{brief(grace)}"
         )
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > _MOST_GRACE:
+        raise InvalidInputError(
+            f"grace: at most 1,000 years (365000d) expected, found {brief(grace)}"
+        )
+    return seconds
 
 
 class Collector:

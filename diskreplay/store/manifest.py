@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError
-from diskreplay.store import files, format
+from diskreplay.store import files, format, numbers
 from diskreplay.store.segment import Seal
 
 _HALF = re.compile("[\ud800-\udfff]")  # of a character: JSON may have one alone
@@ -86,14 +86,7 @@ def parse(document: Mapping[str, Any]) -> Manifest:
         if not isinstance(entry, list) or len(entry) != 2:
             raise ValueError(f"{name} is damaged: [length, checksum] expected")
         found[key] = Seal.checked(name, *entry)
-    if saved_at is not None:
-        try:
-            saved_at = datetime.datetime.fromisoformat(saved_at)
-        except (TypeError, ValueError):
-            saved_at = None
-        if saved_at is None or saved_at.tzinfo is None:
-            raise ValueError(f"saved_at is damaged ({document['saved_at']!r:.60})")
-    return Manifest(found, saved_at)
+    return Manifest(found, None if saved_at is None else numbers.time("saved_at", saved_at))
 
 
 def read(path: Path) -> Manifest:

@@ -4,12 +4,14 @@ A number beyond them may lead a kernel, which checks nothing, to memory that is 
 no types: a rotten byte makes a number a text, a list or another number.
 """
 
+import datetime
 from typing import Any
 
 import numpy as np
 
 MOST_ROWS = 1 << 62  # ids, which count the rows of all envs, are int64
 LAST_STEP = (1 << 31) - 1  # `step` is int32
+_YEARS = (2, 9998)  # elsewhere than at the ends each time can be told in each time zone
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
@@ -31,6 +33,21 @@ def real(name: str, value: Any, low: float, high: float) -> float:
     if type(value) not in (int, float) or not low <= value <= high:
         raise ValueError(f"{name}: a number from {low:g} to {high:g} expected, found {value!r:.60}")
     return float(value)
+
+
+def time(name: str, value: Any) -> datetime.datetime:
+    """`value` as a time, if it is the text of one with a time zone, or a ``ValueError`` that names
+    it."""
+    try:
+        found = datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        found = datetime.datetime.min
+    if found.tzinfo is None or not _YEARS[0] <= found.year <= _YEARS[1]:
+        raise ValueError(
+            f"{name} is damaged: a time with a time zone expected, of the years {_YEARS[0]} to "
+            f"{_YEARS[1]}, found {value!r:.60}"
+        )
+    return found
 
 
 def integers(name: str, value: Any, size: int, low: int, high: int) -> np.ndarray:

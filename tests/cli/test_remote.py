@@ -1,5 +1,6 @@
 """The commands push, pull and collect, and what others say of a URL."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,24 @@ def test_damage(cli, saved, url, tmp_path):
     assert "damaged" in cli("checkpoints", url, code=6).stderr
 
 
+def test_a_time_that_not_every_zone_has(cli, saved, url, tmp_path):
+    cli("push", saved, url)
+    catalog = tmp_path / "bucket" / "checkpoints.json"
+    found = json.loads(catalog.read_text())
+    found["checkpoints"][0][5] = "0001-01-01T00:00:00+14:00"
+    catalog.chmod(0o644)
+    catalog.write_text(json.dumps(found))
+    assert "published_at is damaged" in cli("checkpoints", url, code=6).stderr
+
+
+def test_looking_makes_nothing(cli, url, tmp_path):
+    cli("checkpoints", url)
+    cli("verify", url)
+    cli("pull", url, "--out", tmp_path / "out", code=3)
+    assert not (tmp_path / "bucket").exists()
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -80,6 +99,10 @@ def test_damage(cli, saved, url, tmp_path):
         (("push", "CHECKPOINTS", "s3://id:word@bucket"), 2, "credentials"),
         (("pull", "URL"), 3, "no numbered checkpoint"),
         (("verify", "URL", "--repair"), 2, "push it again"),
+        (("collect", "URL", "--keep", "1", "--grace", "99999999999d"), 2, "1,000 years"),
+        (("checkpoints", "file:///dev/null/x"), 2, "/dev/null is a file"),
+        (("push", "CHECKPOINTS", "file:///proc/x/y"), 4, "cannot create the directory"),
+        (("push", "CHECKPOINTS", "file://"), 2, "names no directory"),
         (("verify", "CHECKPOINTS/replay_ckpt.7", "--deep"), 2, "--deep"),
     ],
 )

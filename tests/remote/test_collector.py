@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import diskreplay
+from diskreplay import errors
 from diskreplay.errors import TakenOverError
 from diskreplay.remote import RemoteCheckpoints
-from diskreplay.remote.collector import Collector
+from diskreplay.remote.collector import Collector, seconds_of
 from diskreplay.remote.fenced_object import Takeover
 from diskreplay.remote.registry import Registry
 from tests.remote import servers
@@ -42,6 +43,28 @@ def interrupted(remote, number, what):
     for name in ("create", "swap", "size", "get", "delete", "list"):
         setattr(bucket, name, wrapped(getattr(bucket, name)))
     return calls
+
+
+def test_times():
+    assert seconds_of("1.5h") == 5400
+    assert seconds_of(7) == 7
+    assert seconds_of("365000d") == 365_000 * 86_400
+
+
+@pytest.mark.parametrize("grace", ["99999999999d", "9" * 400, 1e15, "365001d"])
+def test_an_age_that_nothing_has_is_refused(run, remote, grace):
+    run.add(50)
+    one = remote()
+    one.push(run.save(1))
+    with pytest.raises(errors.InvalidInputError, match="1,000 years"):
+        one.collect(1, grace)
+
+
+def test_the_longest_age(run, remote):
+    run.add(50)
+    one = remote()
+    one.push(run.save(1))
+    assert one.collect(1, "365000d").objects == 0
 
 
 def test_what_none_needs_goes(tmp_path, anywhere):

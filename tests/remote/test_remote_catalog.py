@@ -60,8 +60,10 @@ def test_each_one_that_is_written_has_a_nonce_of_its_own():
 @pytest.mark.parametrize(
     ("at", "value"),
     [(0, "../x"), (1, ""), (2, None), (3, -1), (4, "yesterday"), (4, "2024-02-29T00:00:00"),
-     (5, None), (6, -1), (6, 1.5), (7, None), (8, "objects/x"), (8, "checkpoints/../x"),
-     (8, "checkpoints//x"), (8, "checkpoints/" + "x" * 400)],
+     (4, "0001-01-01T00:00:00+14:00"), (5, "0001-01-01T00:00:00+14:00"),
+     (5, "9999-12-31T23:59:59-12:00"), (5, None), (5, 3), (6, -1), (6, 1.5), (7, None),
+     (8, "objects/x"), (8, "checkpoints/../x"), (8, "checkpoints//x"),
+     (8, "checkpoints/" + "x" * 400)],
 )  # fmt: skip
 def test_a_checkpoint_that_cannot_be_is_refused(at, value):
     document = json.loads(made(1).encode())

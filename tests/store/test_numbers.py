@@ -1,5 +1,7 @@
 """Numbers from files: what is taken, and what is refused by its name."""
 
+import datetime
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,22 @@ def test_a_long_value_is_cut():
     with pytest.raises(ValueError) as caught:
         numbers.integer("x", "9" * 100_000, 0, 1)
     assert len(str(caught.value)) < 150
+
+
+def test_a_time_has_a_zone():
+    zone = datetime.timezone(datetime.timedelta(hours=14))
+    for year in (2, 1969, 9998):
+        when = datetime.datetime(year, 2, 3, 4, 5, 6, 7, zone)
+        assert numbers.time("x", when.isoformat()) == when
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0001-12-31T00:00:00+14:00", "9999-01-01T00:00:00-12:00", "2024-02-29T00:00:00",
+        "2024-02-30T00:00:00+00:00", "yesterday", "", None, 3, [], True,
+    ],
+)  # fmt: skip
+def test_what_is_no_time(value):
+    with pytest.raises(ValueError, match=r"^x is damaged: a time with a time zone expected"):
+        numbers.time("x", value)
