@@ -14,7 +14,7 @@ from diskreplay.given_numbers import whole
 from diskreplay.locks import Lock
 from diskreplay.opening import open as open_buffer
 from diskreplay.remote import catalog
-from diskreplay.remote.bucket import Bucket
+from diskreplay.remote.bucket import Bucket, check_process
 from diskreplay.remote.catalog import RemoteCheckpoint
 from diskreplay.remote.collector import Collected, Collector, seconds_of
 from diskreplay.remote.document import text
@@ -215,6 +215,7 @@ class RemoteCheckpoints:
     @contextlib.contextmanager
     def _writing(self, directory: Path | None) -> Iterator[tuple[Registry, Publisher]]:
         """As the run of this directory; without one, as the run that has written last."""
+        check_process(self.url)  # first: what has forked may have held the lock
         with self._turn:
             self._check_open()
             if self._given_run is None and directory is not None:
@@ -277,6 +278,7 @@ class RemoteCheckpoints:
         nothing can be published between this and its first push from there.
         """
         place = resolved(directory)
+        check_process(self.url)
         with self._turn:
             self._check_open()
             if self._takes_over:

@@ -177,6 +177,10 @@ def test_a_forked_child_may_not_ask(tmp_path):
         assert in_a_child(call)
     with bucket._lock:  # as another thread might, amid a request
         assert in_a_child(lambda: bucket.get("a", 9))
+    remote = RemoteCheckpoints(url)
+    with remote._turn:
+        assert in_a_child(lambda: remote.pull(1, tmp_path / "pulled"))
+        assert in_a_child(lambda: remote.collect(1, 0))
     assert bucket.get("a", 9)[0] == b"1"
 
 
