@@ -200,6 +200,9 @@ class RemoteCheckpoints:
             Another run publishes at this URL: only that one may.
         RemoteUnavailableError, RemoteError
             Call it again: nothing that a checkpoint needs was deleted.
+        CorruptCheckpointError
+            One that stays does not say which objects it needs. Old checkpoints are removed, and no
+            objects.
         """
         kept, seconds = self._keep if keep is None else _checked_keep(keep), seconds_of(grace)
         place = None if directory is None else resolved(directory)
@@ -218,15 +221,17 @@ class RemoteCheckpoints:
         check_process(self.url)  # first: what has forked may have held the lock
         with self._turn:
             self._check_open()
+            run = self._run
             if self._given_run is None and directory is not None:
-                self._run = run_of(directory)
-            if self._run not in self._writers:
-                registry = self._registry(self._run)
+                run = run_of(directory)
+            if run not in self._writers:
+                registry = self._registry(run)
                 publisher = Publisher(
                     registry, concurrency=self._concurrency, pack_bytes=self._pack_bytes
                 )
-                self._writers[self._run] = registry, publisher
-            yield self._writers[self._run]
+                self._writers[run] = registry, publisher
+            yield self._writers[run]
+            self._run = run  # not where it was refused
 
     def _registry(self, run: str) -> Registry:
         return Registry(self._bucket, run, takeover=self._takeover, unsafe=self._unsafe)

@@ -1,12 +1,13 @@
 """collect: checkpoints that are not kept any more go, and objects that none of the others needs."""
 
+import contextlib
 import datetime
 import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from diskreplay.brief import brief
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import CorruptCheckpointError, InvalidInputError, RemoteUnavailableError
 from diskreplay.remote.bucket import Listed
 from diskreplay.remote.catalog import Catalog, in_order
 from diskreplay.remote.registry import Registry
@@ -79,6 +80,10 @@ class Collector:
         Nothing that a push beside this one refers to is deleted, whatever `grace` is. What is to be
         deleted is written into the catalog first; a push that was prepared before cannot publish
         then, since its swap fails. It begins anew, and puts what is doomed under other names.
+
+        At the end the names may be used again, but only if nobody has written since they were
+        doomed. Else another collection may be about to delete them, too. Those of an earlier one
+        stay doomed for ever: nobody knows whether it was killed, or is stopped and goes on later.
         """
         registry = self._registry
         for _ in self._registry.tries():
@@ -87,38 +92,41 @@ class Collector:
                 return Collected((), 0, 0)
             gone = which(found)
             left = {s: one for s, one in found.checkpoints.items() if s not in gone}
-            doomed = self._unneeded(found.replaced(checkpoints=left), grace)
-            if not gone and not doomed:
-                return Collected((), 0, 0)
+            doomed, damage = self._unneeded(found.replaced(checkpoints=left), grace)
             names = frozenset(one.key for one in doomed)
             wanted = found.replaced(checkpoints=left, doomed=found.doomed | _objects(names))
-            if registry.write(wanted, tag) is not None:
+            now = registry.write(wanted, tag) if gone or doomed else tag
+            if now is None:
+                continue
+            if doomed:
                 registry.bucket.delete(sorted(names))
-                self._pardon(names - found.doomed)
-                return Collected(gone, len(doomed), sum(one.size for one in doomed))
+                with contextlib.suppress(RemoteUnavailableError):
+                    registry.write(wanted.replaced(doomed=found.doomed), now)
+            if damage is not None:
+                raise damage
+            return Collected(gone, len(doomed), sum(one.size for one in doomed))
         raise AssertionError("the tries end with an error")
 
-    def _pardon(self, deleted: frozenset[str]) -> None:
-        """Let pushes use these names again. What an earlier collection has doomed stays so for
-        ever: nobody knows whether it was killed, or is only stopped and deletes them later, when
-        an object of that name is a part of a checkpoint."""
-        for _ in self._registry.tries():
-            found, tag = self._registry.read_to_write()
-            left = found.replaced(doomed=found.doomed - deleted)
-            if left.doomed == found.doomed or self._registry.write(left, tag) is not None:
-                return
-
-    def _unneeded(self, left: Catalog, grace: float) -> list[Listed]:
+    def _unneeded(
+        self, left: Catalog, grace: float
+    ) -> tuple[list[Listed], CorruptCheckpointError | None]:
+        """What no checkpoint needs. Where one does not say what it needs nothing is, and why."""
         needed = {one.document for one in left.checkpoints.values()}
         for one in left.checkpoints.values():
-            needed |= self._registry.document(one).objects.keys()
+            try:
+                needed |= self._registry.document(one).objects.keys()
+            except CorruptCheckpointError as error:
+                return [], CorruptCheckpointError(
+                    f"{error}. No object is deleted, since this checkpoint may need it: push "
+                    f"checkpoint {one.suffix} again"
+                )
         latest = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=grace)
         return [
             one
             for place in _PLACES
             for one in self._registry.bucket.list(place)
             if one.key not in needed and one.modified <= latest
-        ]
+        ], None
 
 
 def _superfluous(found: Catalog, keep: int, spared: str | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -46,8 +47,12 @@ Found = TypeVar("Found", bound=Fenced)
 
 
 class Takeover:
-    """The leave of one program to publish although another run did last. It is good for one time:
-    a run that was taken away and wakes up again must not take over from the one in its place.
+    """The leave of one program to publish although another run did last.
+
+    It is good once: a run that was replaced, and wakes up again, must not take over from the run in
+    its place. What the program has written is known by its run and epoch together. Each run that
+    takes over raises the epoch, so another program's writing never has the same two, also if it is
+    the same run's.
 
     Parameters
     ----------
@@ -55,19 +60,28 @@ class Takeover:
     """
 
     def __init__(self, given: bool) -> None:
-        self._given = self._is_left = given
-        self._own: set[str] = set()
+        self._given = given
+        self._most: float = math.inf if given else -math.inf  # the last epoch to take over from
+        self._written: tuple[str | None, int] | None = None
 
-    def allows(self, run: str) -> bool:
-        """Whether the program may publish after this run did. Runs of its own may follow each
-        other: it may pull to one directory and push from another."""
-        return self._is_left or run in self._own
+    def is_left(self, found: Fenced) -> bool:
+        """Whether the program may take over from who has written this."""
+        return found.epoch <= self._most
 
-    def use(self, run: str) -> None:
-        """The program publishes now, as this run."""
-        self._is_left = False
-        if self._given:
-            self._own.add(run)
+    def allows(self, found: Fenced) -> bool:
+        """Whether a run of the program may publish after this. It may be one run that pulls to one
+        directory, and another one that pushes from a second."""
+        return self.is_left(found) or (self._given and (found.run, found.epoch) == self._written)
+
+    def try_(self, wanted: Fenced) -> None:
+        """The program is about to write this. If it does not learn whether it did, it may try again
+        after others of the same epoch, and not after one that has taken over from it."""
+        if wanted.epoch - 1 <= self._most:
+            self._most = wanted.epoch
+
+    def use(self, found: Fenced) -> None:
+        """The program publishes now: it has written this, or its run had."""
+        self._most, self._written = -math.inf, (found.run, found.epoch)
 
 
 class FencedObject(Generic[Found]):
@@ -116,9 +130,9 @@ class FencedObject(Generic[Found]):
         """
         found, tag = self.read()
         if found.run == self.run:
-            self._takeover.use(self.run)  # who publishes after this run has taken over from it
+            self._takeover.use(found)  # who publishes after this has taken over from it
         elif found.run is not None:
-            if not self._takeover.allows(found.run):
+            if not self._takeover.allows(found):
                 raise TakenOverError(
                     errno.EBUSY,
                     f"run {found.run} publishes its checkpoints here; nothing was changed. Give "
@@ -137,8 +151,9 @@ class FencedObject(Generic[Found]):
         TakenOverError, UnsupportedStoreError, RemoteError
         """
         written: str | None
+        self._takeover.try_(wanted)
         try:
-            written = self._replace(wanted.encode(), tag)
+            written = self._replace(wanted, tag)
         except RemoteUnavailableError:
             written = self._own(wanted)  # done all the same, perhaps
             if written is None:
@@ -146,16 +161,18 @@ class FencedObject(Generic[Found]):
         except Overtaken:
             written = self._own(wanted)  # the client may have asked twice
         if written is not None:
-            self._takeover.use(self.run)
+            self._takeover.use(wanted)
         return written
 
-    def _replace(self, data: bytes, tag: str) -> str:
+    def _replace(self, wanted: Found, tag: str) -> str:
+        data = wanted.encode()
         if self.unsafe:
             return self.bucket.put(self._key, data)
         if tag:
             self._probe(data, tag)
             return self.bucket.swap(self._key, data, tag)
         made = self.bucket.create(self._key, data)
+        self._takeover.use(wanted)  # at once: another one may take over before the probe
         self._probe(data, made)
         return made
 
@@ -204,9 +221,9 @@ class FencedObject(Generic[Found]):
         )
 
     def claim(self) -> None:
-        """Become the run that publishes here, if another one is and `takeover` allows it."""
-        run = self.read()[0].run
-        if run is not None and (run == self.run or self._takeover.allows(run)):
+        """Become the run that publishes here, if another program's is and `takeover` allows it."""
+        found = self.read()[0]
+        if found.run is not None and (found.run == self.run or self._takeover.is_left(found)):
             self.hold()
 
     def hold(self, check: Callable[[], object] = lambda: None) -> None:
@@ -216,15 +233,16 @@ class FencedObject(Generic[Found]):
         ----------
         check : callable
             It is called between the reading of the object and its replacement, and raises where
-            this run has been replaced meanwhile.
+            this run has been replaced meanwhile. Not where it publishes here already.
 
         Raises
         ------
         TakenOverError
         """
         for _ in self.tries():
-            if self.read()[0].run == self.run:
-                self._takeover.use(self.run)
+            found = self.read()[0]
+            if found.run == self.run:
+                self._takeover.use(found)
                 return
             mine, tag = self.read_to_write()
             check()
@@ -232,26 +250,37 @@ class FencedObject(Generic[Found]):
                 return
 
     def put_object(self, key: str, data: bytes | memoryview) -> None:
-        """Put an object that is named by its contents; one that is there already is the same."""
+        """Put an object under a name that nobody else has, or that says its contents.
+
+        Raises
+        ------
+        RemoteError
+            What has that name is of another length: damaged, or not of diskreplay.
+        """
+        if not self.has_put(key, data):
+            raise RemoteError(
+                errno.EIO,
+                f"it is there, and has not the {len(data):,} bytes that its name stands for: "
+                "damaged, or not of diskreplay; remove it",
+                self.bucket.where(key),
+            )
+
+    def has_put(self, key: str, data: bytes | memoryview) -> bool:
+        """Put an object that is named by its contents; one that is there already is the same.
+        Whether it is there now: not, if what has that name is of another length."""
         if self.unsafe:
             self.bucket.put(key, data)
-            return
+            return True
         for last in [False] * (_TRIES - 1) + [True]:
             try:
                 self.bucket.create(key, data)
-                return
+                return True
             except Overtaken:
                 found = self.bucket.size(key)
-            if found == len(data):
-                return
             if found is not None:
-                raise RemoteError(
-                    errno.EIO,
-                    f"{found:,} bytes found, {len(data):,} expected by its name: damaged, or not "
-                    "of diskreplay; remove it",
-                    self.bucket.where(key),
-                )
+                return found == len(data)
             if last:  # else it was deleted in between
                 raise RemoteUnavailableError(
                     errno.EIO, "the store says that it is there, and that it is not", key
                 )
+        raise AssertionError("the last try returns or raises")

@@ -219,10 +219,9 @@ class Publisher:
             kind = "objects" if len(group) == 1 and size >= _ALONE else "packs"
             key = free = f"{kind}/{hashlib.sha256(data).hexdigest()}"
             for number in itertools.count(1):
-                if free not in doomed:
+                if free not in doomed and self._registry.has_put(free, bytes(data)):
                     break
                 free = f"{key}.{number}"
-            self._registry.put_object(free, bytes(data))
         return free, size, {name: part._replace(object=free) for name, part in parts.items()}
 
 

@@ -443,7 +443,7 @@ def test_a_missing_bucket(run, moto):
     run.add(50)
     path = run.save(1)
     remote = RemoteCheckpoints("s3://no-such-box/x", storage_options=servers.options(endpoint))
-    for request in (remote.list, lambda: remote.push(path), remote._claim):
+    for request in (remote.list, lambda: remote.push(path), lambda: remote._hold(int)):
         with pytest.raises(errors.RemoteError, match="no such bucket or container") as refused:
             request()
         assert refused.value.errno == errno.ENOENT

@@ -10,11 +10,11 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.errors import TakenOverError
 from diskreplay.remote import RemoteCheckpoints
 from diskreplay.remote.collector import Collector, seconds_of
 from diskreplay.remote.fenced_object import Takeover
@@ -221,56 +221,110 @@ def test_only_of_the_catalog_it_has_read(run, remote):
     assert remote().verify(deep=True).clean
 
 
-@pytest.mark.parametrize("again", ["pushes", "collects and pushes", "collects twice and pushes"])
-def test_a_collection_that_is_stopped_before_it_deletes(tmp_path, anywhere, again):
-    """Another run takes over, and publishes objects of the same contents: they stay when the first
-    one goes on."""
-    run = Run(tmp_path, diskreplay.ReplayBuffer)
+def unrelated(place):
+    """Two checkpoints of one name that have no file in common."""
     paths = []
     for number in (1, 2):
-        run.add(700)
-        paths.append(run.save(number))
-    run.buffer.close()
+        run, rng = Run(place / str(number), diskreplay.ReplayBuffer), np.random.default_rng(number)
+        for row in rng.integers(0, 255, (700, 16), np.uint8):
+            run.buffer.add(row, 0, float(rng.random()), False, False)
+        paths.append(run.buffer.save(place / "saved", number))
+        run.buffer.close()
+    return paths
+
+
+def packs(remote):
+    return {found.key for found in remote._bucket.list("packs/")}
+
+
+@pytest.mark.parametrize("collections", [0, 1, 2])
+def test_a_collection_that_is_stopped_before_it_deletes(tmp_path, anywhere, collections):
+    """Another run takes over, and publishes objects of the same contents: they stay when the first
+    one goes on."""
+    paths = unrelated(tmp_path)
     one, two = anywhere(run="one"), anywhere(run="two", takeover=True)
     for path in paths:
         one.push(path)
-    delete = one._bucket.delete
+    delete, deleted = one._bucket.delete, set()
 
     def stopped(keys):
-        if again != "pushes":
+        for _ in range(collections):
             two.collect(1, 0)
-            two.collect(1, 0 if "twice" in again else 3600)
         two.push(paths[0])
         assert two.verify(deep=True).clean
+        deleted.update(keys)
         delete(keys)
 
     one._bucket.delete = stopped
-    with pytest.raises(TakenOverError, match="run two"):
-        one.collect(1, 0)
-    assert two.verify(deep=True).clean
-    assert same(paths[0], two.pull(1, tmp_path / "pulled"))
-    two.collect(1, 0)
-    two.push(paths[0])
-    assert two.verify(deep=True).clean
+    assert one.collect(1, 0).checkpoints == ("1",)
+    assert {key.partition("/")[0] for key in deleted} == {"packs", "checkpoints"}
+    assert {key[-2:] for key in packs(two)} >= {".1"}  # the same bytes by another name
+    for _ in range(2):
+        assert two.verify(deep=True).clean
+        assert same(paths[0], two.pull(1, tmp_path / "pulled"))
+        two.collect(1, 0)
+        two.push(paths[0])
 
 
-def test_names_may_be_used_again_once_a_collection_has_ended(run, anywhere):
-    """Also where somebody of the same run has published while it deleted."""
-    run.add(700)
-    first = run.save(1)
-    run.add(700)
-    second = run.save(2)
-    one, beside = anywhere(run="one"), anywhere(run="one")
-    for path in (first, second):
+def test_two_collections_of_one_run(tmp_path, anywhere):
+    """The second one is stopped before it deletes what the first one does, too."""
+    paths = unrelated(tmp_path)
+    one, two = anywhere(run="one"), anywhere(run="one")
+    for path in paths:
         one.push(path)
-    delete, pushed = one._bucket.delete, []
+    delete, is_deleting, may_delete = two._bucket.delete, threading.Event(), threading.Event()
 
-    def slow(keys):
-        pushed.append(beside.push(second))
+    def stopped(keys):
+        is_deleting.set()
+        assert may_delete.wait(240)
         delete(keys)
 
-    one._bucket.delete = slow
+    two._bucket.delete = stopped
+    thread = threading.Thread(target=two.collect, args=(1, 0))
+    its_delete = one._bucket.delete
+
+    def amid(keys):
+        thread.start()
+        assert is_deleting.wait(240)
+        its_delete(keys)
+
+    one._bucket.delete = amid
+    one.collect(1, 0)
+    one.push(paths[0])
+    may_delete.set()
+    thread.join()
+    assert one.verify(deep=True).clean
+    assert same(paths[0], one.pull(1, tmp_path / "pulled"))
+
+
+def test_names_may_be_used_again_once_a_collection_has_ended(tmp_path, anywhere):
+    paths = unrelated(tmp_path)
+    one = anywhere(run="one")
+    for path in paths:
+        one.push(path)
+    before = packs(one)
     assert one.collect(1, 0).objects > 0
-    assert len(pushed) == 1
-    assert one._reading().read()[0].doomed == frozenset()
+    one.push(paths[0])
+    assert packs(one) == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "other bytes"])
+def test_a_checkpoint_that_does_not_say_what_it_needs(tmp_path, anywhere, damage):
+    """No object goes then; old checkpoints do. It can be pushed again."""
+    paths = unrelated(tmp_path)
+    one = anywhere(run="one")
+    for path in paths:
+        one.push(path)
+    (last,) = (found for found in one.list() if found.suffix == "2")
+    one._bucket.delete([last.document])
+    if damage == "other bytes":
+        one._bucket.put(last.document, b"{}")
+    one, there = anywhere(run="one"), packs(one)
+    for _ in range(2):
+        with pytest.raises(errors.CorruptCheckpointError, match="push checkpoint 2 again"):
+            one.collect(1, 0)
+        assert [found.suffix for found in one.list()] == ["2"]
+        assert packs(one) == there
+    one.push(paths[1])
+    assert one.collect(1, 0).objects > 0
     assert one.verify(deep=True).clean

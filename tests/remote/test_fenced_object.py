@@ -167,22 +167,102 @@ def test_a_place_is_held_before_anybody_publishes_there(store):
         of(store, "two").hold()
 
 
+@pytest.mark.parametrize("was_used", [True, False])
+@pytest.mark.parametrize("answer", ["is lost", "is asked for twice"])
+def test_a_program_that_was_not_told_that_it_has_taken_over(store, was_used, answer):
+    """Its swap was done, and another one has taken over from it since."""
+    if was_used:
+        add(of(store, "old"))
+    one, two = of(store, "one", takeover=True), of(store, "two", takeover=True)
+    name = "swap" if was_used else "create"
+    call, read = getattr(store, name), one.read
+
+    def done_and_taken_over(*arguments):
+        call(*arguments)
+        delattr(store, name)
+        two.hold()
+        if answer == "is lost":
+            one.read = unreachable
+            raise RemoteUnavailableError(5, "no answer")
+        raise Overtaken
+
+    def unreachable():
+        raise RemoteUnavailableError(5, "no answer")
+
+    setattr(store, name, done_and_taken_over)
+    with pytest.raises(RemoteUnavailableError if answer == "is lost" else TakenOverError):
+        one.hold()
+    one.read = read
+    for _ in range(2):
+        with pytest.raises(TakenOverError, match="run two publishes"):
+            one.hold()
+    one.claim()
+    assert one.read()[0].run == "two"
+    add(two)
+
+
+@pytest.mark.parametrize("answer", ["is lost", "is asked for twice"])
+def test_a_takeover_that_was_not_done_may_be_tried_again(store, answer):
+    add(of(store, "old"))
+    one, swap = of(store, "one", takeover=True), store.swap
+
+    def failing(*_arguments):
+        store.swap = swap
+        if answer == "is lost":
+            raise RemoteUnavailableError(5, "no answer")
+        raise Overtaken
+
+    store.swap = failing
+    if answer == "is lost":
+        with pytest.raises(RemoteUnavailableError):
+            one.hold()
+    of(store, "two", takeover=True).hold()  # from the old one, too
+    one.hold()
+    assert one.read()[0][:2] == ("one", 2)
+
+
+def test_a_run_of_the_same_name_in_another_program_is_not_the_program(store):
+    """It has published as `shared` and then as `own`. The program in its place is `shared` now."""
+    leave = Takeover(True)
+    shared, own = of(store, "shared", takeover=leave), of(store, "own", takeover=leave)
+    add(of(store, "old"))
+    add(shared)
+    add(own)
+    of(store, "two", takeover=True).hold()
+    again = of(store, "shared", takeover=True)
+    again.hold()
+    with pytest.raises(TakenOverError, match="run shared publishes"):
+        add(own)
+    add(again)
+
+
+def test_a_claim_does_not_pass_from_one_run_of_a_program_to_another(store):
+    leave = Takeover(True)
+    one, other = of(store, "one", takeover=leave), of(store, "other", takeover=leave)
+    add(of(store, "old"))
+    add(one)
+    other.claim()
+    assert one.read()[0].run == "one"
+
+
 class Replaced(Exception):
     """What a run is told that has been replaced."""
 
 
-def test_who_is_replaced_while_it_takes_hold_changes_nothing(store):
+@pytest.mark.parametrize("was_used", [True, False])
+def test_who_is_replaced_while_it_takes_hold_changes_nothing(store, was_used):
     """Stopped before any of its requests, for as long as another one takes."""
     stops = itertools.count()
-    while replaced_at(store, next(stops)):
+    while replaced_at(store, next(stops), was_used):
         pass
     assert next(stops) > 4
 
 
-def replaced_at(store, stop):
+def replaced_at(store, stop, was_used):
     """Whether there is a request of that number."""
     store.objects.clear()
-    add(of(store, "old"))
+    if was_used:
+        add(of(store, "old"))
     one, others, requests = of(store, "one", takeover=True), [], []
 
     def check():
@@ -288,7 +368,8 @@ def test_an_object_of_its_contents_is_put_once(store):
     one.put_object("a", b"xyz")
     assert store.asked.count("put") == 1
     store.put("b", b"half")
-    with pytest.raises(RemoteError, match="4 bytes found, 5 expected"):
+    assert not one.has_put("b", b"whole")
+    with pytest.raises(RemoteError, match="has not the 5 bytes"):
         one.put_object("b", b"whole")
     sizes = iter([None, 3])
     store.size = lambda key: next(sizes)

@@ -122,7 +122,7 @@ def said_to_be(one, change):
     change(found)
     found["manifest"] = json.dumps(found["manifest"])
     one._bucket.put(at.document, json.dumps(found).encode())
-    one._registries.clear()
+    one._reader._documents.clear()
 
 
 @pytest.mark.timeout(60)

@@ -344,3 +344,26 @@ def test_no_directory_is_made_where_there_is_nothing_to_pull(tmp_path, url):
     with pytest.raises(errors.CheckpointNotFoundError):
         RemoteCheckpoints(url, takeover=True).pull(None, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_pulls_to_other_directories_leave_the_run_that_publishes(run, url, tmp_path):
+    run.add(100)
+    run.buffer.save(url, 0)
+    remote = RemoteCheckpoints(url, takeover=True)
+    run.buffer.save(remote, 1)
+    before = remote.list()[-1].run
+    for number in (2, 3):
+        remote.pull(None, tmp_path / "eval")
+        run.buffer.save(url, number)
+    assert {one.run for one in remote.list()} == {before}
+
+
+def test_a_push_that_is_refused_leaves_the_run_that_collects(run, url, tmp_path):
+    remote = RemoteCheckpoints(url)
+    for number in range(3):
+        run.add(50)
+        path = run.buffer.save(remote, number)
+    with run.open(tmp_path / "b" / "replay") as other, pytest.raises(errors.TakenOverError):
+        other.save(remote, 9)
+    assert remote.collect(1, 0).checkpoints == ("0", "1")
+    assert path.exists()
