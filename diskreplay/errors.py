@@ -221,7 +221,8 @@ class FormatError(StoreError):
     `zarr.json` is damaged; or a newer diskreplay wrote it.
 
     Remedy: `diskreplay info PATH` says what is there. If it is damaged, `diskreplay verify
-    --repair PATH` mends what can be; else load the newest checkpoint. If it is newer, upgrade.
+    --repair PATH` mends what can be, but not the store's own `zarr.json`: restore that from a
+    backup. Or load the newest checkpoint into a new store. If it is newer, upgrade.
     """
 
 

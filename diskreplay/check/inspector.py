@@ -166,6 +166,6 @@ def _lose_pieces(
             return
     checked.lose(
         "checksum", f"{np.count_nonzero(wrong)} of its {len(wrong)} pieces of "
-        f"{codec.piece_bytes(field)} bytes are not as they were recorded: rotten, or another "
-        "segment's", segment_check.rows_of_pieces(field, wrong),
+        f"{codec.piece_bytes(field)} bytes do not match their checksums: the file is damaged, "
+        "or it belongs to another segment", segment_check.rows_of_pieces(field, wrong),
     )  # fmt: skip

@@ -158,8 +158,7 @@ def _unusable(path: Path) -> list[Finding]:
     except (LockedError, StorageError):
         raise
     except DiskReplayError as error:
-        remedy = "restore the file from a backup, or load a checkpoint into a new store"
-        return [Finding("metadata", path / "zarr.json", str(error), remedy)]
+        return [Finding("metadata", path / "zarr.json", str(error), format.RESTORE)]
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
@@ -207,7 +206,8 @@ def checkpoints(
     """List the checkpoints of a directory: suffix, time, rows, bytes, whole or not, attachments.
 
     Shared bytes are in files that the live store or another checkpoint has too. Deleting one
-    checkpoint frees only its own bytes.
+    checkpoint frees only its own bytes. Both are what the files take on the disk. At a URL, and in
+    `diskreplay verify`, bytes are the lengths of the files, which are more where a file has holes.
     """
     from diskreplay.store import listing
 
@@ -259,8 +259,10 @@ def _found_in(directory: Path) -> list["Checkpoint"]:
     if is_store(directory):
         what = "a store or a checkpoint, and no checkpoints in it"
     places = [f"{place} ({count:,})" for place, count in checkpoints_elsewhere(directory).items()]
-    there = f"; there are some in {', '.join(places)}" if places else ""
-    raise CheckpointNotFoundError(f"{directory}: {what}{there}")
+    there = "give the directory that `save` was given"
+    if places:
+        there = f"there are some in {', '.join(places)}"
+    raise CheckpointNotFoundError(f"{directory}: {what}; {there}")
 
 
 @commands.command(epilog="Example: `diskreplay prune runs/pong/checkpoints --keep 2`")

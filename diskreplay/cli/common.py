@@ -194,7 +194,7 @@ def explained(path: Path) -> Iterator[None]:
     FormatError
         There is no store, or one of a newer format.
     CorruptSegmentError
-        A file of it is missing or damaged.
+        A file of it is missing or damaged; its metadata are no JSON, for example.
     StorageError
         The operating system refused.
     """
@@ -207,6 +207,8 @@ def explained(path: Path) -> Iterator[None]:
             raise FormatError(
                 f"{path}: an array or a group of the store {above}; give the path of the store"
             ) from error
+        if format.RESTORE in str(error):
+            raise CorruptSegmentError(str(error)) from error
         inside = _stores_in(path)
         if not inside:
             raise

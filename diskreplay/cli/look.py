@@ -177,9 +177,9 @@ def stats(
 ) -> None:
     """Show statistics: of fields, returns, lengths, actions, rewards, priorities and ages.
 
-    An episode is whole if it has ended and all of it is retained. The effective sample size says
-    how evenly transitions are sampled: so many equally likely ones would be sampled as evenly. Ages
-    are counted in rows of the same env.
+    An episode is whole if it has ended and all of it is retained. Effective sample size:
+    sampling is as even as if this many transitions were equally likely. Ages are counted in rows of
+    the same env.
     """
     from diskreplay.inspection.profile import SAMPLE_BYTES
     from diskreplay.inspection.summary import summary_of

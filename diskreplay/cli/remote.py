@@ -18,13 +18,17 @@ from diskreplay.cli.common import (
     say_json,
 )
 from diskreplay.cli.layout import Listing
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import InvalidInputError, TakenOverError
 from diskreplay.inspection.humanize import count_text, size_text
 
 if TYPE_CHECKING:
     from diskreplay.remote import RemoteCheckpoints
 
 commands = typer.Typer()
+
+# What a run is told that publishes beside another one, and what `collect` says instead.
+_OWN_URL = "Give this run a URL of its own"
+_SPEAK_FOR_IT = "Say with --from DIR, where that run pushes from, or with --run that you mean it"
 
 UrlArgument = Annotated[
     str,
@@ -125,7 +129,9 @@ def pull(
         console.print(str(path), soft_wrap=True)
 
 
-@commands.command(epilog="Example: `diskreplay collect s3://bucket/pong --keep 4`")
+@commands.command(
+    epilog="Example: `diskreplay collect s3://bucket/pong --keep 4 --from runs/pong/checkpoints`"
+)
 def collect(
     url: UrlArgument,
     keep: Annotated[
@@ -138,7 +144,7 @@ def collect(
         Path | None,
         typer.Option(
             "--from", metavar="DIR", show_default=False, **OF_A_PATH,
-            help="Where this run pushes from: remote.json in it says who it is.",
+            help="Where the run pushes from: remote.json in it says which run it is.",
         ),
     ] = None,
     run: RunOption = None,
@@ -147,12 +153,19 @@ def collect(
 ) -> None:  # fmt: skip
     """Remove published checkpoints, and all objects that none of the others needs.
 
-    Only the run that published last may; it may go on pushing meanwhile.
+    Only the run that published last may: say with `--from` or `--run` that you speak for it. It may
+    go on pushing meanwhile.
     """
     if directory is not None:
         check_directory(directory)
-    with _remote(url, run=run, takeover=takeover) as remote:
-        done = remote.collect(keep, grace, directory=directory)
+    try:
+        with _remote(url, run=run, takeover=takeover) as remote:
+            done = remote.collect(keep, grace, directory=directory)
+    except TakenOverError as error:
+        if directory is not None or run is not None:
+            raise
+        text = str(error.strerror).replace(_OWN_URL, _SPEAK_FOR_IT)
+        raise TakenOverError(error.errno, text, error.filename) from error
     if as_json:
         say_json(done._asdict())
         return

@@ -154,9 +154,11 @@ def show(
     """Show one row, or the rows of one episode, with their frames if the terminal can draw them."""
     from diskreplay.pictures.frame_field import retained
 
-    if (id is None) == (episode is None):
-        raise typer.BadParameter("give either the ID of a row or --episode")
+    if id is not None and episode is not None:
+        raise typer.BadParameter("give the ID of a row or --episode, not both")
     with opened(path) as buffer:
+        if id is None and episode is None:  # a wrong path is said first
+            raise typer.BadParameter("give the ID of a row, or --episode")
         found = episodes_of(buffer)
         if episode is not None:
             number, ids = found.position(episode), found.ids(episode)

@@ -14,7 +14,7 @@ commands = typer.Typer()
 
 
 @commands.command(
-    epilog="Examples: `diskreplay size --capacity 1e6 --env ALE/Pong-v5` "
+    epilog="Examples: `diskreplay size --capacity 1e6 --env ALE/Pong-v5`, "
     "`diskreplay size --capacity 200000 --env CartPole-v1 --json`"
 )
 def size(
@@ -26,11 +26,14 @@ def size(
         typer.Option(
             "--capacity",
             metavar="ROWS",
-            show_default="1e6",
-            help="Rows that the buffer keeps, over all envs.",
+            show_default=False,
+            help="Rows that the buffer keeps, over all envs: at least 1000. Default: 1e6.",
         ),
     ] = 1e6,
-    steps: Annotated[int, typer.Option("--steps", help="Steps to record.")] = 10_000,
+    steps: Annotated[
+        int,
+        typer.Option("--steps", help="Steps to record: at least 1000, at most the capacity."),
+    ] = 10_000,
     as_drawn: Annotated[
         bool,
         typer.Option("--as-drawn", help="Record Atari games as they draw, not 84x84 in grey."),
@@ -58,10 +61,8 @@ def size(
             }
         )
     )
-    table = Listing("codec", ">on disk", ">bytes a row", ">smaller than plain")
+    table = Listing("codec", ">on disk", ">bytes a row", ">of the plain arrays")
     for each in found.codecs:
-        times = found.plain_bytes / each.disk_bytes
-        table.add(
-            each.codec, size_text(each.disk_bytes), f"{each.row_bytes:,.0f}", f"{times:.1f} x"
-        )
+        share = each.disk_bytes / found.plain_bytes
+        table.add(each.codec, size_text(each.disk_bytes), f"{each.row_bytes:,.0f}", f"{share:.1%}")
     console.print(table)

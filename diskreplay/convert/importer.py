@@ -189,8 +189,8 @@ class Importer:
         if self.left_out:
             left_out, self.left_out = self.left_out, 0
             warnings.warn(
-                f"{source}: {left_out} row(s) left out: rows before them are missing, so the "
-                "stacks of their frames would not be theirs",
+                f"{source}: {left_out} row(s) left out: earlier rows of their episode are "
+                "missing, evicted for example, so their frame stacks cannot be built",
                 RuntimeWarning, stacklevel=5,
             )  # fmt: skip
 

@@ -13,6 +13,8 @@ from diskreplay.store import files, numbers
 from diskreplay.store.field import MOST_ENVS, Field, parse_chunk_key
 
 VERSION = 2
+RESTORE = "restore the file from a backup, or load a checkpoint into a new store"
+"""What to do about a store whose own ``zarr.json`` is damaged."""
 _LARGEST_JSON = 64 << 20
 _MOST_FIELDS = 1 << 12
 
@@ -234,8 +236,14 @@ def read_attributes(path: Path) -> dict[str, Any]:
     metadata = path / "zarr.json"
     if not files.is_file(metadata):
         what = "it has no zarr.json" if files.is_there(path) else "no such directory"
-        raise FormatError(f"{path}: not a diskreplay store ({what})")
-    document = read_document(metadata)
+        raise FormatError(
+            f"{path}: not a diskreplay store ({what}); the directory of a store or a checkpoint "
+            "expected"
+        )
+    try:
+        document = read_document(metadata)
+    except FormatError as error:
+        raise FormatError(f"{error}; {RESTORE}") from error
     attributes = document.get("attributes")
     attributes = attributes.get("diskreplay") if isinstance(attributes, dict) else None
     if not isinstance(attributes, dict):

@@ -109,7 +109,7 @@ def test_checkpoints_of_a_foreign_zarr_group(cli, tmp_path):
     zarr.create_group(tmp_path / "foreign").create_array("x", shape=(3,), dtype="f4")
     for path in (tmp_path / "foreign", tmp_path / "foreign" / "x"):
         line = only_line(cli("checkpoints", path, code=3))
-        assert line == f"error: {path}: no checkpoints"
+        assert line.startswith(f"error: {path}: no checkpoints; give")
 
 
 def test_a_newer_format(cli, store):
@@ -122,7 +122,10 @@ def test_a_newer_format(cli, store):
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"attributes": {"diskreplay": {}}}'])
 def test_damaged_metadata(cli, store, content):
     (store / "zarr.json").write_bytes(content)
-    assert str(store) in only_line(cli("info", store, code=3))
+    unreadable = not content.endswith(b"}}}")
+    line = only_line(cli("info", store, code=6 if unreadable else 3))
+    assert str(store) in line
+    assert ("restore the file from a backup" in line) == unreadable
 
 
 @pytest.mark.parametrize(
@@ -287,7 +290,7 @@ def test_debug_after_two_dashes_is_an_argument(cli):
 @pytest.mark.parametrize(
     "arguments",
     [["bogus"], ["info"], ["info", "a", "b"], ["info", "a", "--bogus"], ["bench", "a", "--seconds",
-     "x"], ["episodes", "a", "--sort", "bogus"], ["show", "a"], ["show", "a", "1", "-e", "1"]],
+     "x"], ["episodes", "a", "--sort", "bogus"], ["show", "a", "1", "-e", "1"]],
 )  # fmt: skip
 def test_usage(cli, arguments):
     result = cli(*arguments, code=2)

@@ -256,7 +256,9 @@ def test_where_no_checkpoints_are(cli, saved, command, more):
         f"a store or a checkpoint, and no checkpoints in it; there are some in {saved} (6)"
     )
     assert refused(saved / "replay_ckpt.2").endswith(f"there are some in {saved} (6)")
-    assert refused(saved / "something").endswith(f"{saved / 'something'}: no checkpoints")
+    assert refused(saved / "something").endswith(
+        f"{saved / 'something'}: no checkpoints; give the directory that `save` was given"
+    )
     assert "no such directory" in refused(saved / "nowhere")
     assert "a file" in refused(saved / "replay_ckpt.2" / "zarr.json")
 

@@ -56,7 +56,10 @@ def test_another_run(cli, saved, url, tmp_path):
 
 def test_collect(cli, cli_json, saved, url):
     cli("push", saved, url)
-    cli("collect", url, "--keep", 1, code=4)  # who this is, nobody can know
+    said = cli("collect", url, "--keep", 1, code=4).stderr  # who this is, nobody can know
+    assert said.index("--from DIR") < said.index("--takeover")
+    assert "a URL of its own" not in said
+    assert "a URL of its own" in cli("collect", url, "--keep", 1, "--run", "x", code=4).stderr
     assert "removed 0 checkpoints" in cli("collect", url, "--keep", 1, "--from", saved).stdout
     done = cli_json("collect", url, "--keep", 1, "--grace", 0, "--from", saved)
     assert done == {"checkpoints": [], "objects": 0, "bytes": 0}

@@ -12,6 +12,11 @@ from diskreplay.inspection.episodes import episodes_of
 from tests.cli.conftest import record
 
 
+def test_a_wrong_path_is_said_before_that_no_row_was_given(cli, store, tmp_path):
+    assert "or --episode" in cli("show", store, code=2).stderr
+    assert "no such directory" in cli("show", tmp_path / "none", code=3).stderr
+
+
 def test_episodes(cli_json, store):
     found = cli_json("episodes", store)
     assert [episode["number"] for episode in found] == [*range(10, -1, -1)]

@@ -77,7 +77,7 @@ def test_merging(tmp_path_factory, one, ticks, capacity):
             left_out += begins[0] if begins else len(after)
             after = after[begins[0] :] if begins else []
         expected.append(before + after)
-    said = f"{path / 'store1'}: {left_out} row(s) left out: rows before them are missing"
+    said = f"{path / 'store1'}: {left_out} row(s) left out: earlier rows of their episode"
     assert [str(each.message)[: len(said)] for each in warned] == [said] * (left_out > 0)
     with diskreplay.open(path / "both") as both:
         if capacity is None:
