@@ -5,7 +5,8 @@
 
 Double Q-learning from prioritized transitions: environment, policy, loss and replay buffer are
 torchrl's, the storage is `DiskStorage`. `RunState` saves rows, priorities, networks, generators and
-the environment in one checkpoint, and the same command goes on from the newest.
+the environment in one checkpoint, and the same command goes on from the newest. torchrl's compiled
+library has to fit the build of torch: docs/torchrl.md, "Versions", says how to see it.
 """
 
 import argparse
