@@ -220,9 +220,8 @@ class FormatError(StoreError):
     Cause: The path leads to something else, to the directory above or below the store; or its
     `zarr.json` is damaged; or a newer diskreplay wrote it.
 
-    Remedy: `diskreplay info PATH` says what is there. If it is damaged, `diskreplay verify
-    --repair PATH` mends what can be, but not the store's own `zarr.json`: restore that from a
-    backup. Or load the newest checkpoint into a new store. If it is newer, upgrade.
+    Remedy: `diskreplay info PATH` says what is there. If it is newer, upgrade. If `zarr.json` is
+    damaged, restore it from a backup, or load the newest checkpoint into a new store.
     """
 
 
