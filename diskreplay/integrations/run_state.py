@@ -6,7 +6,7 @@ import functools
 import os
 import pickle
 import warnings
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from diskreplay.errors import (
 )
 from diskreplay.integrations.env_state import EnvState
 from diskreplay.integrations.generator_states import GLOBAL, kind_of, set_state, state_of
+from diskreplay.integrations.plain_state import check_plain
 from diskreplay.opening import checkpoints
 from diskreplay.signals import undisturbed
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
@@ -30,11 +31,8 @@ from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import identity, is_remote, local
 
 AGENT, ENVIRONMENT = "agent.pt", "env.pkl"
-_PLAIN = {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
-_TENSORS = {torch.Tensor, torch.nn.Parameter}
 _STATE = "state_dict", "load_state_dict"
 _PARTS = {"modules", "optimizers", "classes", "rng", "generators", "extras"}
-_MAPPINGS, _SEQUENCES = {dict, OrderedDict, Counter}, {list, tuple, set}
 
 
 class Saved(Protocol):
@@ -178,7 +176,7 @@ class RunState:
             "extras": extras,
         }
         for name, state in agent.items():
-            _check_plain(name, state)
+            check_plain(name, state)
         attachments: dict[str, Any] = {AGENT: lambda path: torch.save(agent, path)}
         if self._env is not None:
             attachments[ENVIRONMENT] = self._env.take()
@@ -398,26 +396,6 @@ def _named(what: str, given: Any, methods: tuple[type, ...] | tuple[str, ...]) -
                 f"{what}[{name!r}]: something with {wanted} expected, found {type(each).__name__}"
             )
     return dict(given)
-
-
-def _check_plain(where: str, value: Any) -> None:
-    """Refuse what `torch.load` would not take with ``weights_only=True``."""
-    kind = type(value)
-    if kind in _MAPPINGS:
-        for key, inner in value.items():
-            _check_plain(f"{where}: the key {key!r}", key)
-            _check_plain(f"{where}[{key!r}]", inner)
-    elif kind in _SEQUENCES:
-        for place, inner in enumerate(value):
-            _check_plain(f"{where}[{place}]", inner)
-    elif kind not in _PLAIN and kind not in _TENSORS:
-        hint = {np.ndarray: ": say torch.from_numpy(...)"}.get(kind, "")
-        if isinstance(value, np.generic):
-            hint = ": say .item()"
-        raise InvalidInputError(
-            f"{where}: numbers, strings and tensors, and dicts, lists, tuples and sets of them can "
-            f"be saved, found {kind.__module__}.{kind.__qualname__}{hint}"
-        )
 
 
 def _number(checkpoint: Checkpoint) -> int:

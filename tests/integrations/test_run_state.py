@@ -187,6 +187,7 @@ def test_the_file_holds_nothing_that_runs(run):
         ({"a": {"b": [np.zeros(3)]}}, r"extras\['a'\]\['b'\]\[0\]: .*torch.from_numpy"),
         ({"path": Path("x")}, r"extras\['path'\]: .*Path"),
         ({"function": print}, r"extras\['function'\]: .*builtin"),
+        ({"visited": 1 << 2100}, r"extras\['visited'\]: an int of 2101 bits"),
     ],
 )
 def test_what_could_not_be_loaded_is_not_saved(run, extras, words):
