@@ -33,6 +33,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from diskreplay.errors import InvalidInputError
 from diskreplay.session import Session
+from diskreplay.signals import undisturbed
 
 _PICTURES = {"clock", "mujoco_renderer", "renderer", "screen", "surf", "viewer", "window"}
 _DRAWING = {"OpenGL", "glfw", "gymnasium", "mujoco", "pygame", "pyglet"}  # packages that draw them
@@ -236,8 +237,8 @@ def _own(layer: Any) -> Any:
     if not _has(layer, "clone_state", "restore_state"):
         return None
     own = layer.clone_state(include_rng=True)
-    if _repeat_nothing(layer):
-        layer.restore_state(own)
+    if _repeats(layer):
+        _restore(layer, own)
     return own
 
 
@@ -245,8 +246,16 @@ def _give_own(layer: Any, own: Any) -> None:
     if _has(layer, "get_state", "set_state"):
         layer.set_state(own)
     elif own is not None:
-        _repeat_nothing(layer)
-        layer.restore_state(own)
+        _restore(layer, own)
+
+
+def _restore(layer: Any, own: Any) -> None:
+    """Be in a state that was cloned, with no action to repeat."""
+    with undisturbed():  # Ctrl-C amid it would leave the emulator some frames later
+        try:
+            _repeat_nothing(layer)
+        finally:
+            layer.restore_state(own)
 
 
 def _attributes(layer: Any) -> dict[str, Any]:
@@ -318,18 +327,21 @@ def _is_left_out(layer: Any, name: str, value: Any) -> bool:
     return name in _MADE_WITH
 
 
-def _repeat_nothing(layer: Any) -> bool:
+def _repeats(layer: Any) -> float:
+    """With what probability an emulator repeats an action; 0 of what is none."""
+    emulator = getattr(layer, "ale", None)
+    return 0.0 if emulator is None else emulator.getFloat("repeat_action_probability")
+
+
+def _repeat_nothing(layer: Any) -> None:
     """Have the emulator repeat no operation, if it repeats actions. It is in another state then.
 
     Each frame takes the action unless the one before is repeated: all of these are in one of 1e30.
     """
-    emulator = getattr(layer, "ale", None)
-    if emulator is None or not (repeats := emulator.getFloat("repeat_action_probability")):
-        return False
-    if repeats < 1:
+    repeats = _repeats(layer)
+    if 0 < repeats < 1:
         for _ in range(math.ceil(math.log(1e-30) / math.log(repeats))):
-            emulator.act(0)
-    return True
+            layer.ale.act(0)
 
 
 def _has(layer: Any, *methods: str) -> bool:

@@ -2,6 +2,7 @@
 
 import collections
 import importlib.util
+import signal
 
 import gymnasium
 import numpy as np
@@ -41,6 +42,61 @@ def hopper():
 
 def vector():
     return gymnasium.vector.SyncVectorEnv([cart_pole, cart_pole])
+
+
+class Emulator:
+    """Counts its frames, and is cut at one of them."""
+
+    frames, cut = 0, None
+
+    def getFloat(self, name):
+        return {"repeat_action_probability": 0.25}[name]
+
+    def act(self, action):
+        self.frames += 1
+        if self.frames == 30 and self.cut is not None:
+            self.cut()
+
+
+class Emulated(gymnasium.Env):
+    observation_space, action_space = Box(0, 1e9, ()), Discrete(2)
+
+    def __init__(self):
+        self.ale = Emulator()
+
+    def clone_state(self, include_rng):
+        return {"frames": self.ale.frames}
+
+    def restore_state(self, state):
+        self.ale.frames = state["frames"]
+
+
+def ctrl_c():
+    signal.raise_signal(signal.SIGINT)
+
+
+def broken():
+    raise RuntimeError("it is broken")
+
+
+@pytest.mark.parametrize("cut", [ctrl_c, broken])
+@pytest.mark.parametrize("call", ["take", "now", "give"])
+def test_an_emulator_that_is_cut_has_its_frame(cut, call):
+    """Some 50 frames are played that repeat nothing: all of them are undone."""
+    env = Emulated()
+    state = EnvState(env)
+    env.ale.frames = 7
+    saved = state.read(state.take())
+    env.ale.cut = cut
+    before, error = signal.signal(signal.SIGINT, signal.default_int_handler), None
+    try:
+        state.give(saved) if call == "give" else getattr(state, call)()
+    except (KeyboardInterrupt, InvalidInputError, RuntimeError) as raised:
+        error = raised
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert env.ale.frames == 7
+    assert error is not None or (call, cut) == ("now", broken)  # which may have no state yet
 
 
 class Talker(gymnasium.Env):
