@@ -4,7 +4,6 @@ import contextlib
 import copy
 import functools
 import os
-import pickle
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +25,11 @@ from diskreplay.integrations.generator_states import GLOBAL, kind_of, set_state,
 from diskreplay.integrations.plain_state import check_plain
 from diskreplay.opening import checkpoints
 from diskreplay.signals import undisturbed
+from diskreplay.store import manifest
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint
+from diskreplay.store.loading import check_bytes
+from diskreplay.store.manifest import ATTACHMENTS
 from diskreplay.store.paths import identity, is_remote, local
 
 AGENT, ENVIRONMENT = "agent.pt", "env.pkl"
@@ -310,17 +312,20 @@ class RunState:
     def _read(self, found: Checkpoint) -> tuple[dict[str, Any], list[Any]]:
         """The parts of a checkpoint that are not rows, held against what they are for."""
         wanted = [AGENT] if self._env is None else [AGENT, ENVIRONMENT]
+        contents = manifest.read(found.path)
         for name in wanted:
-            if name not in found.attachments:
+            if name not in contents.attachments:
                 raise InvalidInputError(
                     f"{found.path}: it has no attachment {name}: it was saved "
                     + ("without env=" if name == ENVIRONMENT else "by something else than RunState")
                 )
-        path = found.attachments[AGENT]
+            # First, for what reads them trusts them: damaged bytes make other objects.
+            check_bytes(found.path, (ATTACHMENTS / name).as_posix(), contents)
+        path = found.path / ATTACHMENTS / AGENT
         try:
             agent = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            raise CorruptCheckpointError(f"{path}: it cannot be read: {error}") from error
+        except Exception as error:  # whatever it makes of bytes that others wrote
+            raise CorruptCheckpointError(f"{path}: it cannot be read: {error!r}") from error
         foreign = f"{path}: it was written by something else than RunState"
         if not isinstance(agent, dict) or agent.keys() != _PARTS:
             raise InvalidInputError(foreign)
@@ -332,7 +337,7 @@ class RunState:
             raise InvalidInputError(foreign) from error
         if self._env is None:
             return agent, []
-        path = found.attachments[ENVIRONMENT]
+        path = found.path / ATTACHMENTS / ENVIRONMENT
         try:
             return agent, self._env.read(path.read_bytes())
         except InvalidInputError:

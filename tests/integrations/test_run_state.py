@@ -288,6 +288,30 @@ def test_damage_changes_nothing(run, name, harm):
     run.steps(5)
 
 
+@pytest.mark.parametrize("name", ["agent.pt", "env.pkl"])
+def test_damaged_bytes_are_never_unpickled(run, monkeypatch, name):
+    """Whatever they say would run: what is read first is their checksum."""
+    run.steps(30)
+    path = run.state.save(30)
+    path = diskreplay.checkpoints(path.parent)[-1].attachments[name]
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    monkeypatch.setattr(torch, "load", None)
+    monkeypatch.setattr(run.state._env, "read", None)
+    with pytest.raises(CorruptCheckpointError, match=f"{name}: its checksum is not the one"):
+        run.state.load()
+
+
+def test_a_file_that_pytorch_does_not_read_is_named(run, tmp_path):
+    run.steps(30)
+    at = tmp_path / "checkpoints"
+    run.buffer.save(at, 1, attachments={"agent.pt": b"cbuiltins\nprint\n."})
+    with pytest.raises(CorruptCheckpointError, match=r"agent\.pt: it cannot be read"):
+        RunState(run.buffer, at, modules={}).load()
+
+
 def test_a_checkpoint_that_others_wrote(run, tmp_path):
     run.steps(30)
     at = tmp_path / "checkpoints"
