@@ -6,8 +6,9 @@ Of an environment and each of its wrappers, and of each env of a `SyncVectorEnv`
 - else its attributes, pickled together, so that what two of them share stays shared. Left out are
   functions, specs, what Gymnasium and its like draw pictures with, and the buffers that it records
   into. What has an owner who saves it (`held`: a network, a generator) is named only, and stays
-  shared with that owner. Of spaces and their parts the generator alone is given back, so that
-  whoever holds them keeps them;
+  shared with that owner. Spaces have to be as they were. Of Gymnasium's, and of their parts, the
+  generator alone is given back, so that whoever holds them keeps them; of spaces of other classes
+  also what those have noted in them;
 - of Atari's emulator a snapshot with its random numbers, of MuJoCo's simulation all of its data.
 
 The emulator does not tell which action it would repeat (`repeat_action_probability`), and no
@@ -31,12 +32,14 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 from diskreplay.session import Session
 from diskreplay.signals import undisturbed
 
 _PICTURES = {"clock", "mujoco_renderer", "renderer", "screen", "surf", "viewer", "window"}
 _DRAWING = {"OpenGL", "glfw", "gymnasium", "mujoco", "pygame", "pyglet"}  # packages that draw them
+_GENERATOR = "_np_random"  # of a space
 _MADE_WITH = {"_ezpickle_args", "_ezpickle_kwargs", "_saved_kwargs", "env_fns"}
 # Called so since Gymnasium 1.0.
 _VECTOR_WRAPPER = vars(vector).get("VectorWrapper") or vars(vector)["VectorEnvWrapper"]
@@ -91,8 +94,8 @@ class EnvState:
         Raises
         ------
         InvalidInputError
-            It is the state of an environment with other wrappers, or refers to something that is
-            not held here.
+            It is the state of an environment with other wrappers or spaces, or refers to something
+            that is not held here.
         """
         names, states = self._unpickled(data)
         if names != self._names:
@@ -100,6 +103,14 @@ class EnvState:
                 f"env: the state of {' > '.join(names)} found; make the environment as it was, "
                 f"this is {' > '.join(self._names)}"
             )
+        for layer, (_own, attributes, _names) in zip(self._layers, states, strict=True):
+            for name, value in attributes.items():
+                there = getattr(layer, name, None)
+                if _are_spaces(there, value) and not _is_alike(there, value):
+                    raise InvalidInputError(
+                        f"env: {name} of {type(layer).__qualname__}: {brief(value, 200)} saved, "
+                        f"and {brief(there, 200)} here; make the environment as it was"
+                    )
         return states
 
     def give(self, states: list[Any]) -> None:
@@ -112,7 +123,9 @@ class EnvState:
                 there = getattr(layer, name, None)
                 if _is_simulation(there):
                     sys.modules["mujoco"].mj_copyData(there, layer.model, value)
-                elif not _give_space(there, value):
+                elif _are_spaces(there, value):
+                    _give_space(there, value)
+                else:
                     setattr(layer, name, value)
             if not _has(layer, "get_state", "set_state"):
                 for name in _attributes(layer).keys() - {*names} - made_with:
@@ -267,17 +280,31 @@ def _attributes(layer: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _give_space(there: Any, value: Any) -> bool:
-    """Give a space the generators of another one, and its parts those of the other's parts. False,
-    and nothing is done, unless both are spaces of one kind with the same parts."""
-    if not isinstance(there, gymnasium.Space) or not isinstance(value, gymnasium.Space):
-        return False
+def _are_spaces(*values: Any) -> bool:
+    return all(isinstance(each, gymnasium.Space) for each in values)
+
+
+def _is_alike(there: Any, value: Any) -> bool:
+    """Whether two spaces and their parts are of the same kinds, shapes and bounds."""
     mine, its = _spaces(there), _spaces(value)
-    if [*map(type, mine)] != [*map(type, its)]:
-        return False
-    for space, other in zip(mine, its, strict=True):
-        vars(space).update((name, v) for name, v in vars(other).items() if not _parts(v))
-    return True
+    return [*map(_looks, mine)] == [*map(_looks, its)] and all(
+        type(space).__eq__ is object.__eq__ or bool(space == other)
+        for space, other in zip(mine, its, strict=True)
+    )
+
+
+def _looks(space: gymnasium.Space[Any]) -> Any:
+    return type(space), getattr(space, "shape", None), getattr(space, "dtype", None)
+
+
+def _give_space(there: Any, value: Any) -> None:
+    """Give a space the generators of one that is alike, and its parts those of the other's."""
+    for space, other in zip(_spaces(there), _spaces(value), strict=True):
+        is_plain = type(space).__module__.startswith("gymnasium.")
+        vars(space).update(
+            (name, its) for name, its in vars(other).items()
+            if name == _GENERATOR or not (is_plain or _parts(its))
+        )  # fmt: skip
 
 
 def _spaces(value: Any) -> list[gymnasium.Space[Any]]:

@@ -409,6 +409,42 @@ def test_parts_of_spaces_have_their_generators():
         assert other.spaces["mine"].sample() == env.spaces["mine"].sample()
 
 
+class Masked(Discrete):
+    """Notes what may be drawn now."""
+
+    mask = None
+
+
+class Odd(gymnasium.Space):
+    """Has no equality of its own."""
+
+
+def test_spaces_have_to_be_as_they_were():
+    env, other = Nested(), Nested()
+    other.action_space["b"].spaces[1].high[:] = 3
+    bounds, saved = str(other.action_space), EnvState(env).take()
+    with pytest.raises(InvalidInputError, match=r"env: action_space of Nested: Dict.* saved"):
+        EnvState(other).read(saved)
+    assert str(other.action_space) == bounds
+    env.action_space, other.action_space = Masked(5), Masked(5)
+    env.observation_space, other.observation_space = Odd((2,), "int8"), Odd((2,), "int8")
+    env.action_space.mask = np.ones(5, np.int8)
+    given = EnvState(other)
+    given.give(given.read(EnvState(env).take()))
+    assert other.action_space.mask.tolist() == [1] * 5
+    other.observation_space = Odd((3,), "int8")
+    with pytest.raises(InvalidInputError, match="env: observation_space of Nested"):
+        given.read(EnvState(env).take())
+
+
+def test_bounds_that_are_held_stay_the_same_arrays():
+    env, other = Nested(), Nested()
+    low = other.observation_space.low
+    given = EnvState(other)
+    given.give(given.read(EnvState(env).take()))
+    assert other.observation_space.low is low
+
+
 def test_an_undone_load_leaves_the_objects_that_were_there():
     env = Curious(Nested(), queue=collections.deque([1, 2]))
     state = EnvState(env)

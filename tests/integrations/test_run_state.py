@@ -605,6 +605,26 @@ def test_what_the_environment_shares_with_the_agent_stays_shared(tmp_path):
         assert trained(env, 5) == expected
 
 
+@pytest.mark.parametrize("bounds", [Box(-2, 2, (4,), "float32"), Discrete(2, start=1)])
+def test_spaces_of_other_bounds_are_refused(tmp_path, bounds):
+    with make_buffer(tmp_path / "replay") as buffer:
+        one, other = (gymnasium.Wrapper(Moody()) for _ in range(2))
+        one.goals = Box(-1, 1, (4,), "float32") if isinstance(bounds, Box) else Discrete(2)
+        other.goals = bounds
+        for env in (one, other):
+            env.reset()
+        network = torch.nn.Linear(4, 2)
+        RunState(buffer, tmp_path / "ckpt", modules={"q": network}, env=one).save(1)
+        weights, before = network.weight.detach().clone(), str(bounds)
+        with torch.no_grad():
+            network.weight.add_(1)
+        with pytest.raises(InvalidInputError, match=r"env: goals of Wrapper: .* saved, and .* her"):
+            RunState(buffer, tmp_path / "ckpt", modules={"q": network}, env=other).load()
+        assert other.goals is bounds
+        assert str(bounds) == before
+        assert torch.equal(network.weight, weights + 1)
+
+
 def test_a_refused_load_leaves_the_objects_of_the_environment(tmp_path):
     with make_buffer(tmp_path / "replay") as buffer:
         run, env = rewarded_run(tmp_path, buffer)
