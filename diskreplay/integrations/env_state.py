@@ -56,6 +56,9 @@ class EnvState:
         With its wrappers; recorders may be among them.
     held : callable, optional
         The objects, by name, whose state somebody else takes and gives back.
+    unsaved : callable, optional
+        The objects, by name, that others use too, and whose state nobody takes. `take` refuses an
+        environment that holds one.
 
     Raises
     ------
@@ -63,8 +66,13 @@ class EnvState:
         Its envs are in other processes, where nobody can take their state.
     """
 
-    def __init__(self, env: Any, held: Callable[[], Mapping[str, Any]] = dict) -> None:
-        self._layers, self._held = list(_layers(env)), held
+    def __init__(
+        self,
+        env: Any,
+        held: Callable[[], Mapping[str, Any]] = dict,
+        unsaved: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self._layers, self._held, self._unsaved = list(_layers(env)), held, unsaved
         self._made_with = [set(vars(layer)) for layer in self._layers]
         self._names = [type(layer).__qualname__ for layer in self._layers]
 
@@ -162,7 +170,8 @@ class EnvState:
         file = io.BytesIO()
         names: dict[int, int | str] = {id(each): name for name, each in self._held().items()}
         names |= {id(layer): number for number, layer in enumerate(self._layers)}
-        _Pickler(file, names).dump(value)
+        unsaved = {id(each): name for name, each in self._unsaved().items()}
+        _Pickler(file, names, unsaved).dump(value)
         return file.getvalue()
 
     def _unpickled(self, data: bytes) -> Any:
@@ -192,12 +201,19 @@ class _Before(NamedTuple):
 class _Pickler(pickle.Pickler):
     """Says of layers, and of what is held, only which ones they are."""
 
-    def __init__(self, file: io.BytesIO, names: dict[int, int | str]) -> None:
+    def __init__(
+        self, file: io.BytesIO, names: dict[int, int | str], unsaved: dict[int, str]
+    ) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._names = names
+        self._names, self._unsaved = names, unsaved
 
     def persistent_id(self, value: Any) -> int | str | None:
         name = self._names.get(id(value))
+        if name is None and id(value) in self._unsaved:
+            raise InvalidInputError(
+                f"{self._unsaved[id(value)]} is not saved with this run, and a copy of it would "
+                "draw other numbers; name it in rng"
+            )
         if name is None and isinstance(value, gymnasium.Env) and isinstance(value, EzPickle):
             raise InvalidInputError(
                 f"{type(value).__qualname__} is pickled as what it was made with, without its state"

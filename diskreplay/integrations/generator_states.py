@@ -65,3 +65,15 @@ GLOBAL: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "torch": (torch.get_rng_state, torch.set_rng_state),
     "cuda": (_cuda, _set_cuda),
 }
+
+
+def holders() -> dict[str, list[Any]]:
+    """The objects that the global generators are, by the names in `GLOBAL`. Who has one of them
+    draws from the same generator as all others do."""
+    numpy = np.random.mtrand._rand
+    return {
+        "python": [vars(random)["_inst"]],
+        "numpy": [numpy, numpy._bit_generator],
+        "torch": [torch.default_generator],
+        "cuda": [*torch.cuda.default_generators],  # none before CUDA is used
+    }

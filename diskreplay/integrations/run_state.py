@@ -6,7 +6,7 @@ import functools
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,13 @@ from diskreplay.errors import (
     InvalidInputError,
 )
 from diskreplay.integrations.env_state import EnvState
-from diskreplay.integrations.generator_states import GLOBAL, kind_of, set_state, state_of
+from diskreplay.integrations.generator_states import (
+    GLOBAL,
+    holders,
+    kind_of,
+    set_state,
+    state_of,
+)
 from diskreplay.integrations.plain_state import check_plain
 from diskreplay.opening import checkpoints
 from diskreplay.signals import undisturbed
@@ -69,14 +75,15 @@ class RunState:
         And whatever else has ``state_dict`` and ``load_state_dict``: learning-rate schedulers, a
         `torch.amp.GradScaler`.
     rng : sequence of {"python", "numpy", "torch", "cuda"}
-        Whose global generators are saved; those of CUDA where there is one.
+        Whose global generators are saved; those of CUDA where there is one. An `env` that holds one
+        of the others is refused by `save`: it would draw from a copy in the run that goes on.
     generators : dict of str to numpy.random.Generator or torch.Generator, optional
         Further generators. The buffer's own is saved anyway.
     env : gymnasium.Env or gymnasium.vector.SyncVectorEnv, optional
         With its recorders: its state is saved in the middle of an episode, see
-        `diskreplay.integrations.env_state`. It may hold the buffer and what `modules`, `optimizers`
-        and `generators` name, and shares them still when it is loaded. None: a resumed run begins
-        with a reset, and the episode that was open is over.
+        `diskreplay.integrations.env_state`. It may hold the buffer and what `modules`,
+        `optimizers`, `generators` and `rng` name, and shares them still when it is loaded. None: a
+        resumed run begins with a reset, and the episode that was open is over.
     keep : int or None
         So many checkpoints of the highest numbers are kept; None keeps all.
 
@@ -119,7 +126,7 @@ class RunState:
         unknown = [name for name in self._rng if name not in GLOBAL]
         if unknown:
             raise InvalidInputError(f"rng: {unknown[0]!r} found, one of {[*GLOBAL]} expected")
-        self._env = None if env is None else EnvState(env, self._held)
+        self._env = None if env is None else EnvState(env, self._held, self._unsaved)
 
     def _held(self) -> dict[str, Any]:
         """What the environment may share with the run, by name: it is saved apart, so it stays the
@@ -140,7 +147,11 @@ class RunState:
                 if isinstance(each, torch.nn.Module):
                     for parts in (each.named_modules, each.named_parameters, each.named_buffers):
                         found |= {f"{where}.{part}": value for part, value in parts() if part}
-        return found
+        return found | _global_generators(self._rng)
+
+    def _unsaved(self) -> dict[str, Any]:
+        """What the environment may not hold, by name: it would draw from a copy after a load."""
+        return _global_generators(GLOBAL.keys() - {*self._rng})
 
     def save(self, number: int | str, /, **extras: Any) -> Path:
         """Write a checkpoint of this moment.
@@ -401,6 +412,15 @@ def _named(what: str, given: Any, methods: tuple[type, ...] | tuple[str, ...]) -
                 f"{what}[{name!r}]: something with {wanted} expected, found {type(each).__name__}"
             )
     return dict(given)
+
+
+def _global_generators(names: Iterable[str]) -> dict[str, Any]:
+    found = holders()
+    return {
+        f"the global generator {name!r}" + (f", {number}" if number else ""): each
+        for name in names
+        for number, each in enumerate(found[name])
+    }
 
 
 def _number(checkpoint: Checkpoint) -> int:

@@ -605,6 +605,61 @@ def test_what_the_environment_shares_with_the_agent_stays_shared(tmp_path):
         assert trained(env, 5) == expected
 
 
+class Drawing(gymnasium.Env):
+    """Draws from a global generator, which it holds."""
+
+    observation_space, action_space = Box(-np.inf, np.inf, (4,), "float32"), Discrete(2)
+
+    def __init__(self, holder, draw):
+        self.held, self.draw = [holder], draw
+
+    def reset(self, *, seed=None, options=None):
+        return self.step(0)[0], {}
+
+    def step(self, action):
+        seen = np.full(4, self.draw(self.held[0]), np.float32)
+        return seen, float(seen[0]), False, False, {}
+
+
+DRAWING = {
+    "numpy": (lambda: np.random.mtrand._rand, lambda held: held.normal()),
+    "bits": (lambda: np.random.mtrand._rand._bit_generator, lambda held: held.random_raw() % 1000),
+    "python": (lambda: random._inst, lambda held: held.random()),
+    "torch": (lambda: torch.default_generator, lambda held: torch.rand((), generator=held).item()),
+    "cuda": (
+        lambda: torch.cuda.default_generators[0],
+        lambda held: torch.rand((), generator=held).item(),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_the_global_generators_stay_shared_with_the_environment(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(torch.cuda, "default_generators", (torch.Generator(),))  # if CUDA is used
+    holder, draw = DRAWING[kind]
+
+    def drawn(env):  # of the environment, and of all others
+        return [float(env.step(0)[1]) if at % 2 else float(draw(holder())) for at in range(6)]
+
+    with make_buffer(tmp_path / "replay") as buffer:
+        env = Drawing(holder(), draw)
+        run = RunState(buffer, tmp_path / "ckpt", modules={}, env=env)
+        run.save(1)
+        expected = drawn(env)
+        other = Drawing(holder(), draw)
+        RunState(buffer, tmp_path / "ckpt", modules={}, env=other).load()
+        assert other.held[0] is holder()
+        if kind != "cuda":  # whose state only CUDA gives
+            assert drawn(other) == expected
+        name = {"bits": "numpy"}.get(kind, kind)
+        others = {"python", "numpy", "torch", "cuda"} - {name}
+        words = f"attribute held of Drawing .*global generator '{name}'.* name it in rng"
+        with pytest.raises(InvalidInputError, match=words):
+            RunState(buffer, tmp_path / "ckpt", modules={}, env=env, rng=others).save(2)
+        with pytest.raises(InvalidInputError, match=f"it had the global generator '{name}'"):
+            RunState(buffer, tmp_path / "ckpt", modules={}, env=other, rng=others).load()
+
+
 @pytest.mark.parametrize("bounds", [Box(-2, 2, (4,), "float32"), Discrete(2, start=1)])
 def test_spaces_of_other_bounds_are_refused(tmp_path, bounds):
     with make_buffer(tmp_path / "replay") as buffer:
