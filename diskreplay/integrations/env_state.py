@@ -63,7 +63,7 @@ class EnvState:
     Raises
     ------
     InvalidInputError
-        Its envs are in other processes, where nobody can take their state.
+        It is no environment, or its envs are in other processes, where nobody can take their state.
     """
 
     def __init__(
@@ -72,6 +72,10 @@ class EnvState:
         held: Callable[[], Mapping[str, Any]] = dict,
         unsaved: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
+        if isinstance(env, type) or not all(hasattr(env, part) for part in ("reset", "step")):
+            raise InvalidInputError(
+                f"env: a gymnasium.Env or SyncVectorEnv expected, found {brief(env)}; make it first"
+            )
         self._layers, self._held, self._unsaved = list(_layers(env)), held, unsaved
         self._made_with = [set(vars(layer)) for layer in self._layers]
         self._names = [type(layer).__qualname__ for layer in self._layers]

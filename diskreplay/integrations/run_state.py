@@ -21,14 +21,9 @@ from diskreplay.errors import (
     InvalidInputError,
 )
 from diskreplay.integrations.env_state import EnvState
-from diskreplay.integrations.generator_states import (
-    GLOBAL,
-    holders,
-    kind_of,
-    set_state,
-    state_of,
-)
+from diskreplay.integrations.generator_states import GLOBAL, holders, set_state, state_of
 from diskreplay.integrations.plain_state import check_plain
+from diskreplay.integrations.run_fit import check_fit, parameters_of
 from diskreplay.opening import checkpoints
 from diskreplay.signals import undisturbed
 from diskreplay.store import manifest
@@ -122,10 +117,7 @@ class RunState:
         self._generators = _named(
             "generators", generators or {}, (np.random.Generator, torch.Generator)
         )
-        self._rng = (rng,) if isinstance(rng, str) else tuple(rng)
-        unknown = [name for name in self._rng if name not in GLOBAL]
-        if unknown:
-            raise InvalidInputError(f"rng: {unknown[0]!r} found, one of {[*GLOBAL]} expected")
+        self._rng = _names_of_generators(rng)
         self._env = None if env is None else EnvState(env, self._held, self._unsaved)
 
     def _held(self) -> dict[str, Any]:
@@ -184,6 +176,7 @@ class RunState:
             "modules": {name: each.state_dict() for name, each in self._modules.items()},
             "optimizers": {name: each.state_dict() for name, each in self._optimizers.items()},
             "classes": {name: type(each).__qualname__ for name, each in self._optimizers.items()},
+            "parameters": parameters_of(self._optimizers, self._modules),
             "rng": {name: GLOBAL[name][0]() for name in self._rng},
             "generators": {name: state_of(each) for name, each in self._generators.items()},
             "extras": extras,
@@ -338,13 +331,16 @@ class RunState:
         except Exception as error:  # whatever it makes of bytes that others wrote
             raise CorruptCheckpointError(f"{path}: it cannot be read: {error!r}") from error
         foreign = f"{path}: it was written by something else than RunState"
-        if not isinstance(agent, dict) or agent.keys() != _PARTS:
+        if not isinstance(agent, dict) or agent.keys() - {"parameters"} != _PARTS:
             raise InvalidInputError(foreign)
         if not all(isinstance(part, dict) for part in agent.values()):
             raise InvalidInputError(foreign)
         try:
-            self._check_fit(found.path, agent)
-        except (AttributeError, LookupError, TypeError) as error:  # no state dicts
+            mine = self._modules, self._optimizers, self._generators, self._rng
+            check_fit(found.path, agent, *mine)
+        except InvalidInputError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # no state dicts
             raise InvalidInputError(foreign) from error
         if self._env is None:
             return agent, []
@@ -355,31 +351,6 @@ class RunState:
             raise
         except Exception as error:  # whatever damaged bytes, or a class that is gone, raise
             raise CorruptCheckpointError(f"{path}: it cannot be read: {error!r}") from error
-
-    def _check_fit(self, path: Path, agent: dict[str, Any]) -> None:
-        """Refuse what cannot be given to the modules, optimizers and generators of this run."""
-
-        def check(what: str, saved: Any, mine: Any) -> None:
-            if saved != mine:
-                raise InvalidInputError(f"{path}: {what}: {saved!r} saved, and {mine!r} here")
-
-        for kind in ("modules", "optimizers", "generators"):
-            mine = sorted(getattr(self, f"_{kind}"))
-            check(f"the names of {kind}", sorted(agent[kind]), mine)
-        for name in self._rng:
-            check("rng", name if name in agent["rng"] else None, name)
-        for name, module in self._modules.items():
-            shapes, own = (_shapes(e) for e in (agent["modules"][name], module.state_dict()))
-            for key in sorted({*shapes, *own}):
-                check(f"modules[{name!r}], {key}", shapes.get(key), own.get(key))
-        for name, optimizer in self._optimizers.items():
-            what = f"optimizers[{name!r}]"
-            check(what, agent["classes"][name], type(optimizer).__qualname__)
-            groups = (_groups(e) for e in (agent["optimizers"][name], optimizer.state_dict()))
-            check(f"{what}, parameters of each group", *groups)
-        for name, generator in self._generators.items():
-            kinds = (kind_of(e) for e in (agent["generators"][name], state_of(generator)))
-            check(f"generators[{name!r}]", *kinds)
 
 
 def _put_back(where: str, go_back: Callable[[], Any]) -> None:
@@ -414,6 +385,19 @@ def _named(what: str, given: Any, methods: tuple[type, ...] | tuple[str, ...]) -
     return dict(given)
 
 
+def _names_of_generators(given: Any) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Iterable):
+        raise InvalidInputError(
+            f"rng: names of {[*GLOBAL]} expected, found {brief(given)}; say () to save none"
+        )
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str) or name not in GLOBAL:
+            raise InvalidInputError(f"rng: {brief(name)} found, one of {[*GLOBAL]} expected")
+    return names
+
+
 def _global_generators(names: Iterable[str]) -> dict[str, Any]:
     found = holders()
     return {
@@ -425,17 +409,6 @@ def _global_generators(names: Iterable[str]) -> dict[str, Any]:
 
 def _number(checkpoint: Checkpoint) -> int:
     return checkpoint.number or 0
-
-
-def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(getattr(value, "shape", ())) for key, value in state.items()}
-
-
-def _groups(state: Mapping[str, Any]) -> list[int] | list[str]:
-    """How many parameters each group of an optimizer has; of something else, its keys."""
-    if "param_groups" not in state:
-        return sorted(state)
-    return [len(group["params"]) for group in state["param_groups"]]
 
 
 def _copied(value: Any) -> Any:

@@ -204,15 +204,22 @@ def test_what_could_not_be_loaded_is_not_saved(run, extras, words):
         ({"optimizers": {1: None}}, "optimizers: a dict of names"),
         ({"generators": {"a": random}}, r"generators\['a'\]: something with Generator.*module"),
         ({"rng": ("torch", "jax")}, "rng: 'jax' found, one of .*'python'"),
+        ({"rng": [["numpy"]]}, r"rng: \['numpy'\] found, one of"),
+        ({"rng": None}, r"rng: names of .* expected, found None; say \(\)"),
+        ({"rng": 3}, "rng: names of .* expected, found 3"),
+        ({"env": "CartPole-v1"}, "env: a gymnasium.Env .*found 'CartPole-v1'; make it first"),
+        ({"env": 3}, "env: a gymnasium.Env or SyncVectorEnv expected, found 3"),
+        ({"env": [gymnasium.make("CartPole-v1")]}, "env: a gymnasium.Env .*found \\["),
+        ({"env": gymnasium.Env}, "env: a gymnasium.Env .*found <class"),
         ({"env": "vector"}, "other processes"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path, run, changed, words):
-    if changed.get("env"):
+    if changed.get("env") == "vector":
         changed = {"env": gymnasium.vector.AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])}
     with pytest.raises(InvalidInputError, match=words):
         RunState(run.buffer, tmp_path, **{"modules": {}, **changed})
-    if changed.get("env"):
+    if "AsyncVectorEnv" in words or "processes" in words:
         changed["env"].close()
     with pytest.raises(InvalidInputError, match="buffer: a ReplayBuffer expected, found str"):
         RunState("path", tmp_path, modules={})
@@ -678,6 +685,26 @@ def test_spaces_of_other_bounds_are_refused(tmp_path, bounds):
         assert other.goals is bounds
         assert str(bounds) == before
         assert torch.equal(network.weight, weights + 1)
+
+
+def test_an_optimizer_in_another_order_and_another_dtype_change_nothing(tmp_path):
+    def parts(turn=1, dtype=torch.float32):
+        network = torch.nn.Linear(4, 4).to(dtype)
+        optimizer = torch.optim.Adam([*network.parameters()][::turn])
+        network(torch.ones(1, 4, dtype=dtype)).sum().backward()
+        optimizer.step()
+        return {"modules": {"q": network}, "optimizers": {"adam": optimizer}}
+
+    with make_buffer(tmp_path / "replay") as buffer:
+        RunState(buffer, tmp_path / "ckpt", **parts()).save(1)
+        for other, words in (
+            (parts(turn=-1), r"optimizers\['adam'\], parameter 0: .*q\.weight.* saved, .*q\.bias"),
+            (parts(dtype=torch.float64), "bias, dtype: torch.float32 saved, and torch.float64"),
+        ):
+            before = str(other["optimizers"]["adam"].state_dict())
+            with pytest.raises(InvalidInputError, match=words):
+                RunState(buffer, tmp_path / "ckpt", **other).load()
+            assert str(other["optimizers"]["adam"].state_dict()) == before
 
 
 def test_a_refused_load_leaves_the_objects_of_the_environment(tmp_path):
