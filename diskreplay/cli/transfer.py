@@ -129,7 +129,11 @@ def export(
     ] = None,
     fps: Annotated[
         int | None,
-        typer.Option(min=1, show_default=False, help="LeRobot: steps a second. Default: 30."),
+        typer.Option(
+            min=1,
+            show_default=False,
+            help="LeRobot: steps a second; av1 videos have at most 240. Default: 30.",
+        ),
     ] = None,
     task: Annotated[
         str | None,

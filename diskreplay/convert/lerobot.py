@@ -73,7 +73,7 @@ def to_lerobot(
     path : path
         The data set's directory: LeRobot's ``root``. There whole or not at all.
     fps : int
-        Steps a second, of which the timestamps are made.
+        Steps a second, of which the timestamps are made. Videos of "av1" have at most 240.
     task : str, optional
         What all episodes try to do, in words. Default: the environment's id, if the buffer's
         metadata has one, else the name of the store's directory.
@@ -94,7 +94,8 @@ def to_lerobot(
     Raises
     ------
     InvalidInputError
-        There is something at `path`, there is no transition, or the pictures cannot be such videos.
+        There is something at `path`, there is no transition, or the pictures cannot be such videos,
+        of this size or with so many frames a second.
     StorageError, CorruptSegmentError
     ModuleNotFoundError
         There is no pyarrow, or no PyAV where there are pictures.
@@ -126,7 +127,7 @@ def to_lerobot(
     features = features_of(buffer)
     for feature in features:
         if feature.is_picture:
-            check(pictures, feature.key, *feature.feature_shape[:2])
+            check(pictures, fps, feature.key, *feature.feature_shape[:2])
     retained, advance = episodes_of(buffer), progress or (lambda amount, total: None)
     episodes = [piece for number in range(len(retained)) for piece in unbroken(retained, number)]
     total = sum(len(ids) for ids, _final in episodes)

@@ -25,23 +25,25 @@ class _Codec(NamedTuple):
     options: dict[str, str]
     smallest: int
     even: bool
+    fastest: int | None  # frames a second; None: whatever `to_lerobot` takes
 
 
 # A key frame every second frame, as in LeRobot's own: single frames are asked for.
 _CODECS = {
-    "av1": _Codec("libsvtav1", "yuv420p", {"g": "2", "crf": "30"}, 64, True),
-    "h264": _Codec("libx264", "yuv420p", {"g": "2", "crf": "23", "bf": "0"}, 16, True),
-    "lossless": _Codec("libx264rgb", "rgb24", {"g": "2", "qp": "0", "bf": "0"}, 8, False),
+    "av1": _Codec("libsvtav1", "yuv420p", {"g": "2", "crf": "30"}, 64, True, 240),
+    "h264": _Codec("libx264", "yuv420p", {"g": "2", "crf": "23", "bf": "0"}, 16, True, None),
+    "lossless": _Codec("libx264rgb", "rgb24", {"g": "2", "qp": "0", "bf": "0"}, 8, False, None),
 }
 
 
-def check(pictures: str, key: str, height: int, width: int) -> None:
+def check(pictures: str, fps: int, key: str, height: int, width: int) -> None:
     """Refuse pictures that a codec has no videos of.
 
     Parameters
     ----------
     pictures : str
         One of `Pictures`.
+    fps : int
     key : str
         What the pictures are called in an error.
     height, width : int
@@ -49,7 +51,8 @@ def check(pictures: str, key: str, height: int, width: int) -> None:
     Raises
     ------
     InvalidInputError
-        There is no such codec, here or at all, or it cannot have videos of this size.
+        There is no such codec, here or at all, or it cannot have videos of this size or
+        with so many frames a second.
     ModuleNotFoundError
         There is no PyAV.
     """
@@ -60,10 +63,21 @@ def check(pictures: str, key: str, height: int, width: int) -> None:
             f"{key}: {height}x{width} pictures cannot be {pictures} videos, whose sides are even "
             f"and at least {codec.smallest}; choose pictures='lossless' or 'png'"
         )
+    if codec is not None and codec.fastest is not None and fps > codec.fastest:
+        raise InvalidInputError(
+            f"fps: {pictures} videos have at most {codec.fastest} frames a second, found {fps}; "
+            f"choose {_others(pictures)}"
+        )
     if codec is not None and codec.name not in pyav().codecs_available:
         raise InvalidInputError(
             f"pictures: this PyAV has no {codec.name}; choose another one of {[*_CODECS, 'png']}"
         )
+
+
+def _others(pictures: str) -> str:
+    """The choices beside this one, as an error names them."""
+    *most, last = [each for each in (*_CODECS, "png") if each != pictures]
+    return f"pictures={', '.join(map(repr, most))} or {last!r}"
 
 
 class VideoWriter:
@@ -75,6 +89,11 @@ class VideoWriter:
     fps : int
     pictures : {"av1", "h264", "lossless"}
     height, width : int
+
+    Raises
+    ------
+    InvalidInputError
+        The encoder refuses such a video.
 
     Attributes
     ----------
@@ -91,8 +110,15 @@ class VideoWriter:
         self._stream = self._container.add_stream(codec.name, fps, options=dict(codec.options))
         self._stream.width, self._stream.height = width, height
         self._stream.pix_fmt = codec.pixels
-        with _scheduled_as_before():
-            self._stream.codec_context.open(strict=False)
+        try:
+            with _scheduled_as_before():
+                self._stream.codec_context.open(strict=False)
+        except av.error.FFmpegError as error:  # a limit that `check` does not know
+            self._container.close()
+            raise InvalidInputError(
+                f"{path}: the {pictures} encoder refuses {height}x{width} pictures, {fps} a "
+                f"second ({error}); choose {_others(pictures)}"
+            ) from error
 
     def write(self, pictures: np.ndarray) -> None:
         """Add pictures.

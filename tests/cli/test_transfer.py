@@ -91,6 +91,19 @@ def test_lerobot_there_and_back(cli, store, tmp_path):
     check_equal(rows_of(tmp_path / "back"), rows_of(store))
 
 
+def test_videos_are_not_faster_than_their_codec(cli, tmp_path):
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+    pictures = Box(0, 255, (64, 64), np.uint8)
+    with diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=pictures, action_space=Discrete(2), capacity=None
+    ) as made:
+        made.add(np.zeros((64, 64), np.uint8), 1, 0.0, True, False)
+    arguments = ("export", tmp_path / "replay", "--out", tmp_path / "set", "--format", "lerobot")
+    assert "fps: av1 videos have at most 240" in cli(*arguments, "--fps", 500, code=2).stderr
+    cli(*arguments, "--fps", 500, "--pictures", "h264")
+
+
 def test_dopamine_there_and_back(cli, store, tmp_path):
     arguments = ("export", store, "--out", tmp_path / "old", "--format", "dopamine")
     assert "--suffix" in cli(*arguments, code=2).stderr

@@ -17,7 +17,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import diskreplay  # noqa: E402
 from diskreplay import FormatError, InvalidInputError  # noqa: E402
-from diskreplay.convert import lerobot, lerobot_writer  # noqa: E402
+from diskreplay.convert import lerobot, lerobot_videos, lerobot_writer  # noqa: E402
 from diskreplay.convert.lerobot import from_lerobot, to_lerobot  # noqa: E402
 from tests import processes  # noqa: E402
 from tests.convert.recorded import STREAM, Recorded  # noqa: E402
@@ -287,12 +287,27 @@ def test_pictures_of_floats(tmp_path):
     ("options", "words"),
     [
         ({"pictures": "gif"}, "'gif'"), ({"fps": 0}, "fps"), ({"fps": 2.5}, "fps"),
+        ({"fps": 241}, r"fps: av1 .* 240 .* found 241; .*'h264', 'lossless' or 'png'"),
     ],
 )  # fmt: skip
 def test_what_is_refused(tmp_path, buffer, options, words):
     with pytest.raises(InvalidInputError, match=words):
         to_lerobot(buffer, tmp_path / "set", **options)
-    assert not (tmp_path / "set").exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_an_encoder_refuses(tmp_path):
+    """A guard for limits that nobody here knows."""
+    with pytest.raises(InvalidInputError, match=r"x\.mp4: .* 64x96 .* 500 .*pictures='h264'"):
+        lerobot_videos.VideoWriter(tmp_path / "x.mp4", 500, "av1", 64, 96)
+
+
+def test_other_videos_may_be_faster(tmp_path, buffer):
+    root = to_lerobot(buffer, tmp_path / "set", pictures="lossless", fps=500)
+    with from_lerobot(root, tmp_path / "back") as back:
+        ids = np.arange(buffer.bounds[0, 1])
+        for field in ("observation/cam", "reward"):
+            np.testing.assert_array_equal(back.take(field, ids), buffer.take(field, ids))
 
 
 def test_sizes_that_no_video_has(tmp_path):
