@@ -43,6 +43,8 @@ class LeafRows:
         The field of each leaf.
     sizes : callable
         Says how many transitions each lane has, those included that are just being set.
+    take_back : callable
+        Has the buffer take back what it put aside, see `put_aside`.
 
     Attributes
     ----------
@@ -60,10 +62,11 @@ class LeafRows:
     """
 
     def __init__(
-        self, slots: Slots, names: Mapping[str, str], sizes: Callable[[], list[int]]
-    ) -> None:
+        self, slots: Slots, names: Mapping[str, str], sizes: Callable[[], list[int]],
+        take_back: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._slots: Slots | None = slots
-        self.names, self._sizes = dict(names), sizes
+        self.names, self._sizes, self._take_back = dict(names), sizes, take_back
         self._is_adding = self.has_new_keys = False
         self.in_memory: set[str] = set()
         self._offsets = slots.offsets
@@ -72,7 +75,7 @@ class LeafRows:
         )
         self._staged: dict[str, np.ndarray] | None = None
         self._leaving: list[int] | None = None  # lanes, see `taking_out`
-        self._puts_aside = self._drops = False
+        self._puts_aside = self._drops = self._has_aside = False
         # What a buffer was told to show instead of its rows: slots and values, by field.
         self._aside: list[tuple[str, np.ndarray, np.ndarray]] = []
 
@@ -247,7 +250,7 @@ class LeafRows:
     @contextlib.contextmanager
     def put_aside(self) -> Iterator[None]:
         """What is set in the block is shown, and is not in the rows."""
-        self._puts_aside = True
+        self._puts_aside = self._has_aside = True
         try:
             yield
         finally:
@@ -275,6 +278,9 @@ class LeafRows:
         if self._puts_aside or self._drops or self._staged is not None:
             set_all()
             return
+        if self._has_aside:  # it would hide these rows, or old values would be set over them later
+            self._take_back()
+            self._has_aside = False
         kept = _alone(batch, self.in_memory, slots) if self.in_memory else []
         try:
             self._staged = {}

@@ -121,6 +121,7 @@ class BufferOnDisk(PickledBuffer):
             return
         assert len(batch) == self.maxsize
         assert set(batch.get_keys()).issubset(self._reserved_keys)
+        self._restore_originals()
         if not self._meta.get_keys():
             self._allocate(batch[np.arange(1)])
         # In a buffer that has some, the same transitions count as before, in their order.
@@ -143,12 +144,17 @@ class BufferOnDisk(PickledBuffer):
     def set_array_at_key(
         self, seq: Any, key: str, index: Any = None, default_value: Any = None
     ) -> None:
-        """As Tianshou's; an array that is on disk is written there."""
+        """As Tianshou's; an array that is on disk is written there.
+
+        A HER buffer takes back the goals that it has relabelled for a sample first. Tianshou's own
+        keeps them, and sets old values over the new ones later.
+        """
         names = {} if self._rows is None else self._there.names
         path = path_of(key)
         if path not in names:
             super().set_array_at_key(seq, key, index, default_value)
             return
+        self._restore_originals()
         at = np.arange(self.maxsize)[slice(None) if index is None else index]
         self._there.slots.put(
             at, {names[path]: np.broadcast_to(seq, (len(at), *np.shape(seq)[1:]))}

@@ -303,7 +303,18 @@ class LeavesOnDisk(ReplayBuffer):
             mine: list[Any] = [*parts] or [owner()]
             return [part._size for part in mine]
 
-        return LeafRows(slots, names, sizes)
+        def take_back() -> None:
+            buffer = owner()
+            if buffer is not None:
+                buffer._restore_originals()
+
+        return LeafRows(slots, names, sizes, take_back)
+
+    def _restore_originals(self) -> None:
+        """Take back what was relabelled for a sample."""
+        restore = getattr(self, "_restore_cache", None)
+        if restore is not None and self._rows is not None:
+            restore()
 
     def _take(self, rows: LeafRows, memory: Mapping[str, Any] | None = None) -> None:
         """Have these rows, and what is in memory alone."""

@@ -47,7 +47,7 @@ class PickledBuffer(SavedBuffer):
         return self._pickled(self._options.pickle == "embed")
 
     def _pickled(self, embed: bool) -> dict[str, Any]:
-        self._restore_originals_if_made()
+        self._restore_originals()
         state = self._portable()
         if self._rows is None:
             state["_meta"] = self._meta
@@ -65,10 +65,6 @@ class PickledBuffer(SavedBuffer):
             )
         state["_saved"] = saved, memory
         return state
-
-    def _restore_originals_if_made(self) -> None:
-        if self._rows is not None:
-            self._restore_originals()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
@@ -113,7 +109,7 @@ class PickledBuffer(SavedBuffer):
 
     def save_hdf5(self, path: str, compression: str | None = None) -> None:
         """As Tianshou's: a file with all arrays, which are read one at a time."""
-        self._restore_originals_if_made()
+        self._restore_originals()
         with h5py.File(path, "w") as file:
             state = self._portable()
             del state["_options"]

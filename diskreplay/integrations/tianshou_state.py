@@ -218,12 +218,6 @@ class SavedBuffer(LeavesOnDisk):
         self._take(self._leaf_rows(self._made_as(attributes, names), names))
         self._share()
 
-    def _restore_originals(self) -> None:
-        """Take back what was relabelled for a sample."""
-        restore = getattr(self, "_restore_cache", None)
-        if restore is not None:
-            restore()
-
 
 def cut_unfinished(buffer: LeavesOnDisk) -> None:
     """Say of the newest transition of each episode under way that the episode was truncated there.
