@@ -248,6 +248,11 @@ class DiskHERVectorReplayBuffer(BufferOnDisk, _RelabellingVector):
         Of the buffers: ``compute_reward_fn``, ``horizon``, ``future_k``, ``stack_num``, ...
     """
 
+    def _parts_changed(self) -> None:
+        for part in self.buffers:  # a file of HDF5 has Tianshou's own
+            if type(part) is HERReplayBuffer:
+                part.__class__ = _Relabelling
+
 
 __all__ = [
     "DiskCachedReplayBuffer", "DiskHERReplayBuffer", "DiskHERVectorReplayBuffer",

@@ -8,19 +8,16 @@ from typing import Any
 import h5py
 import numpy as np
 from tianshou.data import Batch
-from tianshou.data.utils.converter import to_hdf5
 
 from diskreplay.errors import CheckpointNotFoundError
-from diskreplay.integrations.batch_leaves import keys_of, leaves
-from diskreplay.integrations.disk_batch import in_memory
 from diskreplay.integrations.packed_checkpoint import packed, unpacked
+from diskreplay.integrations.tianshou_hdf5 import PARTS, write
 from diskreplay.integrations.tianshou_leaves import OPEN, DiskOptions
 from diskreplay.integrations.tianshou_state import SavedBuffer
-from diskreplay.slot_view import SlotView
 from diskreplay.store import files, temporary
 from diskreplay.store.listing import checkpoints
 
-_OURS = {"_rows", "_options", "_meta", "_saved"}
+_OURS = {"_rows", "_options", "_meta", "_saved", "_reads_both", "_ahead"}
 
 
 class PickledBuffer(SavedBuffer):
@@ -39,7 +36,7 @@ class PickledBuffer(SavedBuffer):
                 parts[at] = object.__new__(type(part))
                 parts[at].__dict__.update({**part.__dict__, "_meta": Batch()})
             state["buffers"] = parts
-        for name in ("main_buffer", "cached_buffers"):
+        for name in PARTS[1:]:
             state.pop(name, None)
         return state
 
@@ -71,6 +68,8 @@ class PickledBuffer(SavedBuffer):
         saved, meta = state.pop("_saved", None), state.pop("_meta", None)
         options = state.pop("_options", DiskOptions())
         super().__setstate__({**state, "_meta": Batch(), "_rows": None, "_options": options})
+        for part in state.get("buffers", ()):
+            part._meta = Batch()  # a file of HDF5 has its rows once more; it gets those of this one
         self._parts_changed()
         if saved is None:
             if meta is not None and len(meta.get_keys()):
@@ -108,23 +107,19 @@ class PickledBuffer(SavedBuffer):
         return made
 
     def save_hdf5(self, path: str, compression: str | None = None) -> None:
-        """As Tianshou's: a file with all arrays, which are read one at a time."""
+        """As Tianshou's: a file with all arrays, of which it makes its own buffers.
+
+        Rows on disk are read some at a time. As in Tianshou's own files, the buffers inside of this
+        one have their rows in the file once more.
+
+        Raises
+        ------
+        InvalidInputError
+            A function that a buffer was given cannot be pickled.
+        """
         self._restore_originals()
+        state = self._portable()
+        del state["_options"]
+        state.update((name, self.__dict__[name]) for name in PARTS if name in self.__dict__)
         with h5py.File(path, "w") as file:
-            state = self._portable()
-            del state["_options"]
-            to_hdf5(state, file, compression=compression)
-            on_disk = [(p, v) for p, v in leaves(self._meta) if isinstance(v, SlotView)]
-            others = {p: v for p, v in leaves(self._meta) if not isinstance(v, SlotView)}
-            to_hdf5({"_meta": in_memory(others)}, file, compression=compression)
-            for name, view in on_disk:
-                *parents, key = keys_of(name)
-                group = file["_meta"]
-                for parent in parents:
-                    group = group.require_group(parent)
-                    group.attrs["__data_type__"] = "Batch"
-                data = group.create_dataset(key, view.shape, view.dtype, compression=compression)
-                data.attrs["__data_type__"] = "ndarray"
-                rows = max(1, (32 << 20) // max(view.nbytes // max(len(view), 1), 1))
-                for start in range(0, len(view), rows):
-                    data[start : start + rows] = np.asarray(view[start : start + rows])
+            write(file, state, self._meta, compression)
