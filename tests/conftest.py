@@ -50,6 +50,15 @@ if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK):
 # Stable-Baselines3 makes a directory for the log of each agent there, and leaves it.
 os.environ.setdefault("SB3_LOGDIR", os.path.join(tempfile.gettempdir(), f"sb3-logs-{os.getuid()}"))
 
+# A forked child collects no garbage of its parent: that may be a client of another library whose
+# threads are not in the child, and which crashes when it is destroyed there. Two children of an
+# AsyncVectorEnv did, on Python 3.11 and 3.13.
+os.register_at_fork(
+    before=gc.disable,
+    after_in_parent=gc.enable,
+    after_in_child=lambda: (gc.freeze(), gc.enable()),
+)
+
 # One commit, one verdict: the same examples each time, however long one takes.
 # HYPOTHESIS_PROFILE=long looks for others.
 for profile in ("same", "whole", "long"):
