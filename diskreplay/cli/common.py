@@ -207,7 +207,7 @@ def explained(path: Path) -> Iterator[None]:
             raise FormatError(
                 f"{path}: an array or a group of the store {above}; give the path of the store"
             ) from error
-        if format.RESTORE in str(error):
+        if isinstance(error, format.DamagedAttributes):
             raise CorruptSegmentError(str(error)) from error
         inside = _stores_in(path)
         if not inside:

@@ -18,17 +18,13 @@ from diskreplay.cli.common import (
     say_json,
 )
 from diskreplay.cli.layout import Listing
-from diskreplay.errors import InvalidInputError, TakenOverError
+from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.humanize import count_text, size_text
 
 if TYPE_CHECKING:
     from diskreplay.remote import RemoteCheckpoints
 
 commands = typer.Typer()
-
-# What a run is told that publishes beside another one, and what `collect` says instead.
-_OWN_URL = "Give this run a URL of its own"
-_SPEAK_FOR_IT = "Say with --from DIR, where that run pushes from, or with --run that you mean it"
 
 UrlArgument = Annotated[
     str,
@@ -158,14 +154,13 @@ def collect(
     """
     if directory is not None:
         check_directory(directory)
-    try:
-        with _remote(url, run=run, takeover=takeover) as remote:
-            done = remote.collect(keep, grace, directory=directory)
-    except TakenOverError as error:
-        if directory is not None or run is not None:
-            raise
-        text = str(error.strerror).replace(_OWN_URL, _SPEAK_FOR_IT)
-        raise TakenOverError(error.errno, text, error.filename) from error
+    with _remote(url, run=run, takeover=takeover) as remote:
+        if directory is None and run is None and not takeover:
+            raise typer.BadParameter(
+                "which run publishes there? Give --from DIR, where it pushes from, or --run; or "
+                "--takeover, if that run has ended"
+            )
+        done = remote.collect(keep, grace, directory=directory)
     if as_json:
         say_json(done._asdict())
         return

@@ -31,9 +31,14 @@ def size(
         ),
     ] = 1e6,
     steps: Annotated[
-        int,
-        typer.Option("--steps", help="Steps to record: at least 1000, at most the capacity."),
-    ] = 10_000,
+        int | None,
+        typer.Option(
+            "--steps",
+            show_default=False,
+            help="Steps to record: at least 1000, at most the capacity. Default: 10000, or the "
+            "capacity if that is less.",
+        ),
+    ] = None,
     as_drawn: Annotated[
         bool,
         typer.Option("--as-drawn", help="Record Atari games as they draw, not 84x84 in grey."),

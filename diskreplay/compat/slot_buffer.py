@@ -62,11 +62,11 @@ class SlotStoreKind(OwnedStoreKind):
     def check_saved(self, saved: Store) -> None:
         super().check_saved(saved)
         if self.weighted:
-            self._restored_weights(saved, 0, self._restored_notes(saved))
+            self._restored(saved, 0)
 
     def attach(self, store: Store, *, resume_episodes: bool | None = None) -> SlotStore:
-        base, notes = int(store.meta["base"]), self._restored_notes(store)
-        weights = self._restored_weights(store, base, notes) if self.weighted else None
+        base = int(store.meta["base"])
+        notes, weights = self._restored(store, base)
         rows = SlotStore(store, self.schema, self.options, self.distribution.make_sampler)
         rows.base, rows.notes, rows.weights = base, notes, weights
         if resume_episodes:
@@ -92,29 +92,28 @@ class SlotStoreKind(OwnedStoreKind):
             return None
         return Unsaved(leaves, None, {n: rows.notes[n] for n in _LEAF_NOTES if n in rows.notes})
 
-    def _restored_notes(self, store: Store) -> dict[str, Any]:
-        """Those of the record. Of what made the leaves, those that were saved with the leaves: a
-        flush that was killed between the two has left older ones in the record."""
+    def _restored(self, store: Store, base: int) -> tuple[dict[str, Any], SumTree | None]:
+        """The notes of the record, and the leaves. Of what made the leaves, the notes are those
+        that were saved with the leaves: a flush that was killed between the two has left older ones
+        in the record."""
         notes = dict(store.meta["notes"])
-        saved = store.read_priorities() if self.weighted else None
+        if not self.weighted:
+            return notes, None
+        first, count = int(store.first[0]), int(store.count[0])
+        weights = np.full(count - first, np.nan)
+        saved = store.read_priorities()
         if saved is not None:
             self._check_notes(saved.notes, store.path / MAIN / "zarr.json")
             notes |= {name: saved.notes[name] for name in _LEAF_NOTES if name in saved.notes}
-        return notes
-
-    def _restored_weights(self, store: Store, base: int, notes: Mapping[str, Any]) -> SumTree:
-        first, count = int(store.first[0]), int(store.count[0])
-        start, saved, *_ = store.read_priorities() or (first, np.empty((0, 1)))
-        weights = np.full(count - first, np.nan)
-        known = saved[max(first - start, 0) :, 0][: len(weights)]
-        weights[: len(known)] = known
+            known = saved.leaves[max(first - saved.start, 0) :, 0][: len(weights)]
+            weights[: len(known)] = known
         weights[np.isnan(weights)] = notes.get("newest_weight", 1.0)
         tree = SumTree(self.capacity, track_min=True)
         try:
             tree.set((np.arange(first, count) + base) % self.capacity, weights)
         except PriorityError as error:
             raise FormatError(f"{store.path}/priority: damaged ({error})") from error
-        return tree
+        return notes, tree
 
 
 class SlotBuffer(RowBuffer):

@@ -70,8 +70,12 @@ def check_fit(
     AttributeError, LookupError, TypeError, ValueError
         `agent` has no states where there should be some: `RunState` did not write it.
     """
-
-    _check_names(path, agent, modules, optimizers, generators, rng)
+    for kind, mine in (
+        ("modules", modules), ("optimizers", optimizers), ("generators", generators),
+    ):  # fmt: skip
+        _check(f"{path}: the names of {kind}", sorted(agent[kind]), sorted(mine))
+    for name in rng:
+        _check(f"{path}: rng", name if name in agent["rng"] else None, name)
     for name, module in modules.items():
         _check_module(f"{path}: modules[{name!r}]", agent["modules"][name], module)
     known, mine = agent.get("parameters", {}), parameters_of(optimizers, modules)
@@ -91,22 +95,6 @@ def check_fit(
 def _check(where: str, saved: Any, mine: Any) -> None:
     if saved != mine:
         raise InvalidInputError(f"{where}: {saved!r} saved, and {mine!r} here")
-
-
-def _check_names(
-    path: Path,
-    agent: Mapping[str, Any],
-    modules: Mapping[str, Any],
-    optimizers: Mapping[str, Any],
-    generators: Mapping[str, Any],
-    rng: Sequence[str],
-) -> None:
-    for kind, mine in (
-        ("modules", modules), ("optimizers", optimizers), ("generators", generators),
-    ):  # fmt: skip
-        _check(f"{path}: the names of {kind}", sorted(agent[kind]), sorted(mine))
-    for name in rng:
-        _check(f"{path}: rng", name if name in agent["rng"] else None, name)
 
 
 def _check_module(where: str, saved: Mapping[str, Any], module: Any) -> None:

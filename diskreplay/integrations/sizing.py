@@ -19,6 +19,7 @@ __all__ = ["CodecSize", "Sizes", "make", "sizes"]
 CODECS = ("raw", "lz4", "zstd")
 _PRIORITY_BYTES = 8  # a row
 _LEAST = 1000  # steps of a sample: fewer say little of what compresses
+_USUAL = 10_000
 
 
 class CodecSize(NamedTuple):
@@ -76,7 +77,7 @@ def make(env_id: str, *, preprocess: bool = True) -> gymnasium.Env:
         ) from error
 
 
-def sizes(env: gymnasium.Env, capacity: int, *, steps: int = 10_000, seed: int = 0) -> Sizes:
+def sizes(env: gymnasium.Env, capacity: int, *, steps: int | None = None, seed: int = 0) -> Sizes:
     """Record random play with each codec, and say what a full buffer takes.
 
     Parameters
@@ -85,8 +86,9 @@ def sizes(env: gymnasium.Env, capacity: int, *, steps: int = 10_000, seed: int =
         Played and closed.
     capacity : int
         Rows of the buffer to be sized.
-    steps : int
-        How many to record, at least 1,000 and at most `capacity`.
+    steps : int, optional
+        How many to record, at least 1,000 and at most `capacity`. Default: 10,000, or `capacity` if
+        that is less.
     seed : int
         Of the environment and its actions.
 
@@ -108,6 +110,8 @@ def sizes(env: gymnasium.Env, capacity: int, *, steps: int = 10_000, seed: int =
     """
     if capacity < _LEAST:
         raise InvalidInputError(f"capacity: at least {_LEAST} rows expected, found {capacity}")
+    if steps is None:
+        steps = min(_USUAL, capacity)
     if not _LEAST <= steps <= capacity:
         raise InvalidInputError(
             f"steps: {_LEAST} to the capacity ({capacity}) expected, found {steps}"

@@ -30,7 +30,7 @@ def directory_of(parts: SplitResult) -> Path:
             "whole path from the root on"
         )
     path = _decoded(parts.path)
-    there = next(place for place in (path, *path.parents) if files.is_there(place))
+    there = files.nearest(path)
     if not files.is_dir(there):
         raise InvalidInputError(f"url: {there} is a file; the URL of a directory expected")
     check_outside(path / "checkpoints")

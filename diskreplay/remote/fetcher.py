@@ -88,7 +88,7 @@ class Fetcher:
         """Refuse files that cannot be. Zeros at a file's end take no room in the store, so somebody
         else's manifest may name any length, and who reads such a file later never gets to its end.
         Not what is free counts: these zeros are a hole in the file here, too."""
-        there = next(place for place in (directory, *directory.parents) if files.is_there(place))
+        there = files.nearest(directory)
         with explained(there, "cannot look at the file system"):
             most = shutil.disk_usage(there).total
         for key, seal in contents.files.items():

@@ -118,6 +118,11 @@ def is_there(path: Path) -> bool:
     return _mode(path) != 0
 
 
+def nearest(path: Path) -> Path:
+    """The path, or the nearest directory around it that is there."""
+    return next(place for place in (path, *path.parents) if is_there(place))
+
+
 def is_file(path: Path) -> bool:
     """As `Path.is_file`, but as `is_there` where it may not be looked at."""
     return stat.S_ISREG(_mode(path))

@@ -231,6 +231,10 @@ def _finite(text: str) -> float:
     return number
 
 
+class DamagedAttributes(FormatError):
+    """A store's own ``zarr.json`` is no JSON object: it is damaged, and not of a newer format."""
+
+
 def read_attributes(path: Path) -> dict[str, Any]:
     """The ``diskreplay`` object of a store's group, its version checked."""
     metadata = path / "zarr.json"
@@ -243,7 +247,7 @@ def read_attributes(path: Path) -> dict[str, Any]:
     try:
         document = read_document(metadata)
     except FormatError as error:
-        raise FormatError(f"{error}; {RESTORE}") from error
+        raise DamagedAttributes(f"{error}; {RESTORE}") from error
     attributes = document.get("attributes")
     attributes = attributes.get("diskreplay") if isinstance(attributes, dict) else None
     if not isinstance(attributes, dict):

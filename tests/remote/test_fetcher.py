@@ -125,18 +125,18 @@ def said_to_be(one, change):
     one._reader._documents.clear()
 
 
+def of_zeros_without_end(found):
+    found["manifest"]["files"]["reward/zarr.json"][0] = 1 << 60
+    found["files"]["reward/zarr.json"][2] = 0
+
+
 @pytest.mark.timeout(60)
 def test_a_file_that_cannot_be(run, remote, tmp_path):
     """Its zeros take no room in the store."""
     run.add(100)
     one = remote()
     one.push(run.save(1))
-
-    def change(found):
-        found["manifest"]["files"]["reward/zarr.json"][0] = 1 << 60
-        found["files"]["reward/zarr.json"][2] = 0
-
-    said_to_be(one, change)
+    said_to_be(one, of_zeros_without_end)
     requests = one._bucket.requests
     with pytest.raises(errors.CorruptCheckpointError, match=r"reward/zarr\.json.*the whole file"):
         one.pull(1, tmp_path / "pulled")
@@ -151,12 +151,7 @@ def test_zeros_without_end_are_no_work(run, remote, tmp_path, monkeypatch):
     run.add(100)
     one = remote()
     one.push(run.save(1))
-
-    def change(found):
-        found["manifest"]["files"]["reward/zarr.json"][0] = 1 << 60
-        found["files"]["reward/zarr.json"][2] = 0
-
-    said_to_be(one, change)
+    said_to_be(one, of_zeros_without_end)
     with pytest.raises(errors.CorruptCheckpointError, match=r"reward/zarr\.json do not match"):
         one.pull(1, tmp_path / "pulled")
 
