@@ -250,3 +250,9 @@ def test_what_is_in_a_directory(tmp_path):
     for missing in ("none", "a.x"):
         with pytest.raises(errors.StorageError, match="cannot list the directory"):
             files.listed(tmp_path / missing)
+
+
+def test_the_nearest_that_is_there(tmp_path):
+    (tmp_path / "file").touch()
+    for given, found in (("", ""), ("a/b/c", ""), ("file", "file"), ("file/x", "file")):
+        assert files.nearest(tmp_path / given) == tmp_path / found

@@ -34,6 +34,7 @@ NOT_DURABLE = {
     "is_dir",
     "is_file",
     "is_there",
+    "nearest",
     "led_to",
     "listed",
 }
