@@ -222,9 +222,7 @@ class Prefetcher:
                         self._others.put_back([self])
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
-                with self._buffer._lock:
-                    self._others._undo([job.drawn_batch])
-                self._draw_here(job, self._beta)
+                self._draw_here(job, self._beta, again=True)
             self._in_hand = job.handover or self._handovers()
             if job.made is None:  # it was read here, or before anybody said what to make of it
                 job.made = self._in_hand.make(job.batch)
@@ -335,11 +333,14 @@ class Prefetcher:
         while not self._closed and len(self._jobs) < self._depth:
             self._ask()
 
-    def _draw_here(self, job: Job, beta: Beta | None) -> None:
-        """Draw and read a batch on this thread."""
+    def _draw_here(self, job: Job, beta: Beta | None, again: bool = False) -> None:
+        """Draw and read a batch on this thread; `again` if what was drawn could not be read."""
         guard = self._buffer._new_guard()
         try:
-            job.drawn_batch = self._buffer._draw(self._size, beta, guard)
+            with self._buffer._lock:  # else a thread would draw the next batch with these numbers
+                if again:
+                    self._others._undo([job.drawn_batch])
+                job.drawn_batch = self._buffer._draw(self._size, beta, guard)
             job.batch = job.drawn_batch.read(**self._options)
         finally:
             guard.release()  # Ctrl-C may have come before it was read

@@ -3,6 +3,7 @@
 import gc
 import random
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -21,7 +22,9 @@ from diskreplay.errors import (
     UnknownIdError,
     UsageError,
 )
+from diskreplay.prefetch import Prefetcher
 from diskreplay.sequence_reader import SequenceReader
+from diskreplay.sequences import Sequences
 from tests.sequences.playing import Play
 
 # Chi-square by degrees of freedom: what a fair draw exceeds once in a thousand.
@@ -494,10 +497,18 @@ def test_a_new_window_comes_once_where_a_draw_is_made_again(buffer, monkeypatch,
     play(buffer, 60, start=20)
     new = view.anchors()[view.anchors() >= 22].tolist()
     monkeypatch.setattr(SequenceReader, "read", read_again(SequenceReader.read))
+    guard, take_spare = Sequences._new_guard, Prefetcher._take_spare
+
+    def slow_guard(it):  # the thread may draw the next batch before this one is drawn again
+        time.sleep(0.02 if threading.current_thread() is threading.main_thread() else 0)
+        return guard(it)
+
+    monkeypatch.setattr(Sequences, "_new_guard", slow_guard)
+    monkeypatch.setattr(Prefetcher, "_take_spare", lambda it: time.sleep(0.005) or take_spare(it))
     batches, found = view.prefetch(1, 4) if prefetch else None, []
     while len(found) < len(new):
         found += (next(batches) if prefetch else view.sample(4)).anchor.tolist()
-    assert sorted(found[: len(new)]) == new
+    assert found[: len(new)] == new
 
 
 def test_new_windows_that_were_put_back_and_left_do_not_come(tmp_path):
