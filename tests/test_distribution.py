@@ -74,6 +74,7 @@ def leaves():
     return values
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("method", ["sample", "stratified_sample"])
 @pytest.mark.parametrize("size", [1, 32, 1000])
 def test_leaves_are_drawn_in_proportion_to_their_value(method, size):

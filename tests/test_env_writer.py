@@ -271,6 +271,7 @@ def settled(tmp_path, process, env, acknowledged):
     return last
 
 
+@pytest.mark.costly
 def test_a_kill_at_steps_of_taking(tmp_path):
     """What a learner was amid is found by the next one: nothing twice, nothing left out."""
     at, lines = 0, []

@@ -152,6 +152,7 @@ def test_write(unpacked):
         check_rows(buffer, case, 50)
 
 
+@pytest.mark.costly(2)
 @every_case
 def test_load(unpacked):
     """The rows, and the very batches that the run which saved drew next."""

@@ -279,6 +279,7 @@ def test_sampling(tmp_path, call, monkeypatch):
         player.check()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("call", ["sample", "gather", "update_priorities", "len"])
 def test_a_union(tmp_path, call):
     """None of its members is left locked, busy or with a reader inside."""
@@ -338,6 +339,7 @@ def prefetching():
     return [each for each in threading.enumerate() if each.name == "diskreplay prefetch"]
 
 
+@pytest.mark.costly
 def test_loading(tmp_path):
     """The rows are those of before or the loaded ones, and all of them."""
     path = tmp_path / "store"

@@ -458,6 +458,7 @@ calls = st.one_of(
 )
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(20, 60), deadline=None)
 @given(st.lists(calls, max_size=14))
 def test_beside_a_naive_list_of_episodes(tmp_path_factory, script):
@@ -656,6 +657,7 @@ def test_ranges_within_what_was_named_ahead_are_counted_together(tmp_path):
     sound(tmp_path / "copy", [[0, 17]])
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(20, 60), deadline=None)
 @given(script=st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 20), max_size=9))))
 def test_parts_between_rows_of_one_step_each(tmp_path_factory, script):

@@ -356,6 +356,7 @@ def test_a_reader_whose_release_such_a_handler_stops_is_still_inside():
     assert not lock.has_readers
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("many", [1, 7, 8, 20])
 def test_a_signal_leaves_none_of_many_locks_held_and_no_thread_busy(many):
     locks, sets = [Lock() for _ in range(many)], [set() for _ in range(many)]

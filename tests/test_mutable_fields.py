@@ -476,6 +476,7 @@ def after(version):
                                if v > 0 and (i + v) % 3 == 0)]) for i in range(ROWS)])  # fmt: skip
 
 
+@pytest.mark.costly
 def test_a_kill_leaves_each_row_as_it_was_or_as_it_was_to_be(tmp_path):
     rng = random.Random(int.from_bytes(os.urandom(4)))
     hits = 0

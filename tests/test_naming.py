@@ -104,6 +104,7 @@ def place():
         yield Path(directory, "store")
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(15, 40), deadline=None)
 @given(st.lists(NAMES, min_size=1, max_size=3, unique=True))
 @example(["unsealed"])
@@ -124,6 +125,7 @@ def test_any_names_of_extras(names):
         used(path, options, steps)
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(15, 40), deadline=None)
 @given(st.lists(NAMES, min_size=1, max_size=3, unique=True), NAMES)
 @example(["a.b", "a"], "b")
@@ -191,6 +193,7 @@ def test_deep_spaces_are_refused_before_the_file_system_does(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(15, 30), deadline=None)
 @given(st.lists(NAMES, min_size=1, max_size=4, unique=True))
 @example(["Pos", "pos", "self_", "id", "id_"])

@@ -290,6 +290,7 @@ def calls_of(path):
     return names
 
 
+@pytest.mark.costly
 def test_killed_at_any_step_it_has_the_fields_or_not(tmp_path):
     as_it_was_left(tmp_path / "killed", tmp_path / "first")
 

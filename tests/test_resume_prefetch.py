@@ -128,6 +128,7 @@ STEPS = st.lists(
 NUMBERS = st.sets(st.sampled_from(range(len(KINDS))))
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(12, 60, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     begin=st.integers(0, 2 * CAPACITY), before=STEPS, after=STEPS, made_early=NUMBERS,

@@ -153,6 +153,7 @@ def test_a_priority_that_no_actor_can_give(tmp_path, priority):
         make(tmp_path / "a", 1, kind=PRIORITIZED)
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize(
     ("options", "largest"),
     [

@@ -92,6 +92,7 @@ def never_wrong(buffer, ids, truth, *, rotten):
         buffer.sample(4096)
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("mode", ["a", "r"])
 @pytest.mark.parametrize("compressor", ["lz4", "zstd"])
 def test_no_block_that_rots_after_it_was_read_is_returned(tmp_path, compressor, mode):

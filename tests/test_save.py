@@ -146,6 +146,7 @@ def tell(process):
     process.stdin.flush()
 
 
+@pytest.mark.costly
 def test_containers_that_share_a_disk_save_into_one_directory(tmp_path, process):
     """Each is process 1 in its container."""
     savers = [process(SAVER, tmp_path, writer) for writer in range(3)]

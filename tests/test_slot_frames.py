@@ -343,6 +343,7 @@ def test_a_ring_that_comes_round_writes_each_row_once():
         assert count - first <= 300 + 3 * 2 + 64 + 3
 
 
+@pytest.mark.costly
 def test_frames_stay_for_as_long_as_a_row_needs_them():
     """Rows of slots that are not written over are added once more in pieces: each begins behind
     frames that it needs."""

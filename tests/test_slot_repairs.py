@@ -224,6 +224,7 @@ def test_what_is_lost_is_in_no_slot(tmp_path, name, harm, order, layout):
     assert again.check_all().sum() == len(again.rows)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(("layout", "order"), MIXED)
 @pytest.mark.parametrize("harm", ["missing", "cut"])
 def test_what_was_in_a_tail_is_in_no_slot(tmp_path, harm, order, layout):
@@ -240,6 +241,7 @@ def test_a_missing_back_is_in_no_slot(tmp_path):
     twin.check_all()
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(6, 60), deadline=None, phases=[Phase.generate])
 @given(
     mixed=st.sampled_from(MIXED), killed=st.booleans(), with_copy=st.booleans(),

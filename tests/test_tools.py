@@ -237,6 +237,7 @@ def test_versions_that_cannot_be_had_are_a_failure_on_a_declared_python(versions
     assert "Python 3.98, newest: nothing was tested, since what is needed" in done.stdout
 
 
+@pytest.mark.costly(12)
 @pytest.mark.parametrize("tests", [0, 1])
 @pytest.mark.parametrize("theirs", [0, 1])
 @pytest.mark.parametrize("clusters", [0, 1, 5])
@@ -428,6 +429,7 @@ def test_training_is_the_same_whenever_it_is_cut(parts, tmp_path, monkeypatch):
     assert found.holds
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("spoiled", [None, "missing", "different", "more"])
 def test_every_row_of_actors_is_compared(parts, tmp_path, monkeypatch, spoiled):
     """`tools/demo --machines` in small, without its cluster: two shards, a writer for each."""

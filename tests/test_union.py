@@ -50,6 +50,7 @@ def powers(buffer):
     return dict(zip(ids.tolist(), buffer.gather(ids).probability * buffer.tree.total, strict=True))
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("mixture", [None, (0.5, 0.5), (3, 1), (0, 1)])
 def test_draws_are_exact(stores, mixture):
     live, old = stores
@@ -392,6 +393,7 @@ def test_windows_under_way_in_a_view_and_in_a_union_come_again_in_a_resumed_run(
         assert sorted(found[: len(new)]) == new
 
 
+@pytest.mark.costly
 def test_a_member_that_was_cleared_and_has_rows_again_is_not_empty(stores):
     """Nor is what was asked for before drawn in between."""
     live, old = stores

@@ -169,6 +169,7 @@ def test_orphans_are_moved_aside(store, original):
     check_mended(store, original[1], least=NEARLY)
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(8, 12), deadline=None)
 @given(st.data())
 def test_any_damage_is_mended(original, tmp_path_factory, data):
@@ -205,6 +206,7 @@ def test_any_damage_is_mended(original, tmp_path_factory, data):
     check_mended(store, original[1])
 
 
+@pytest.mark.costly
 def test_what_a_kill_left_is_repaired(tmp_path):
     code = """
 import os, sys
@@ -230,6 +232,7 @@ class Killed(BaseException):
     """In the place of a process's death."""
 
 
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("name", ["link", "write", "sync", "exchange", "rename", "remove"])
 @pytest.mark.parametrize("call", [1, 4])
 def test_a_repair_that_dies_leaves_a_store(store, original, monkeypatch, name, call):
@@ -290,6 +293,7 @@ def test_what_killed_repairs_leave(store, name):
     assert all(path.is_dir() for path in foreign)
 
 
+@pytest.mark.costly
 def test_what_the_system_refuses_is_not_taken_for_damage(tmp_path, monkeypatch):
     """A repair that may open no more files, at any of its calls, is refused; it sets no row aside
     and keeps the priorities."""

@@ -385,6 +385,7 @@ def test_after_a_power_cut_a_block_may_be_in_either_file(case):
 # -- a rotten index
 
 
+@pytest.mark.costly(1)
 @every(["packed"])
 @pytest.mark.parametrize("entries", [[0], [5], [3, 4], [23]])
 def test_a_block_whose_entry_is_rotten_is_found_where_that_can_be_told(case, entries):

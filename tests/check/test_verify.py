@@ -133,6 +133,7 @@ def test_nothing_is_found_after_random_operations(
         assert verify(saved).findings == ()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("compressor", ["raw", "lz4"])
 def test_nothing_is_found_while_a_writer_works(tmp_path, compressor):
     stop, failed = threading.Event(), []
@@ -209,6 +210,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_named(original, tmp_path):
     assert verify(root).findings == ()
 
 
+@pytest.mark.costly
 def test_a_field_s_metadata_are_checked_to_the_letter(store):
     rng = np.random.default_rng(3)
     for path in sorted(store.glob("*/zarr.json")):
@@ -310,6 +312,7 @@ for i in range(5):
     assert finding.rows[0].stop == count + 1
 
 
+@pytest.mark.costly
 def test_checksums_of_open_segments_that_make_no_sense(store):
     path = store / "reward" / "zarr.json"
     whole = json.loads(path.read_text())
@@ -361,6 +364,7 @@ def test_impossible_rows_without_a_checksum_are_named(store):
         path.write_bytes(kept)
 
 
+@pytest.mark.costly
 def test_truncated_and_removed_files_are_named(store):
     for number, path in enumerate(files_of(store)):
         if path == store / "zarr.json":

@@ -35,6 +35,7 @@ def silent():
             each.close()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("what", ["checkpoints", "pull", "push", "verify", "collect"])
 def test_a_server_that_never_answers(silent, store, tmp_path, what):
     port, kept = silent

@@ -356,6 +356,7 @@ def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path, monkeyp
     assert cli_json("info", path)["writer"]["holds"] is False
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("command", ["info", "stats", "episodes", "bench"])
 def test_a_store_that_this_process_writes_to(cli, make, tmp_path, command):
     buffer = make(tmp_path / "replay", capacity=200)

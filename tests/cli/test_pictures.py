@@ -38,6 +38,7 @@ def stored(tmp_path):
     return tmp_path / "store", record(tmp_path / "store", (5, 9, 7), shape=(90, 84))
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize(
     ("command", "out"),
     [("frames", "a.png"), ("video", "a.gif"), ("plot", "a.png"), ("report", "a.html")],
@@ -52,6 +53,7 @@ def test_each_command_says_what_it_wrote(stored, tmp_path, command, out):
     assert document["bytes"] == (tmp_path / out).stat().st_size
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(
     ("command", "out"),
     [("frames", "a.png"), ("video", "a.gif"), ("plot", "a.png"), ("report", "a.html"),

@@ -64,6 +64,7 @@ def test_a_mistake_of_usage_that_cannot_be_said(arguments, redirected):
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
 
 
+@pytest.mark.costly
 @FULL
 @pytest.mark.parametrize(
     "arguments",

@@ -55,6 +55,7 @@ def watching():
         each._process.communicate()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("command", ["info", "stats"])
 def test_a_store_is_watched_through_its_life(watching, make, tmp_path, command):
     path = tmp_path / "replay"
@@ -101,6 +102,7 @@ def test_blocks_where_no_terminal_is(watching, store):
     assert watch.end() == (130, "")
 
 
+@pytest.mark.costly
 def test_on_a_terminal(store):
     """The display is drawn over itself, and the last one stays."""
     process, screen = pty.fork()

@@ -15,6 +15,7 @@ from tests.effort import effort
 KIB, MIB = 1 << 10, 1 << 20
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(40, 100, 400))
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(1, 3 * KIB), max_size=6),
        st.integers(1, 300_000))  # fmt: skip

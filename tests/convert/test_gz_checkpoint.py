@@ -30,6 +30,7 @@ SLOW = settings(
 )  # fmt: skip
 
 
+@pytest.mark.costly
 @SLOW
 @given(
     stack=st.integers(1, 4), horizon=st.integers(1, 4), capacity=st.integers(8, 30),

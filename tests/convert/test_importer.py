@@ -155,6 +155,7 @@ def test_a_part_behind_a_cut_episode_is_not_what_it_led_to(tmp_path, kind, piece
     assert len(expected) == sum(count - 1 for count, _start in pieces)
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_several_envs_in_many_pieces(tmp_path, kind, monkeypatch):
     for module, name in ((parquet, "_GROUP_ROWS"), (table, "_CSV_ROWS"), (npz, "_PIECE_BYTES")):

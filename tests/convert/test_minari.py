@@ -107,6 +107,7 @@ def assert_same_rows(ours, theirs):
             np.testing.assert_array_equal(ours.take(name, ids), theirs.take(name, ids), name)
 
 
+@pytest.mark.costly
 @given(
     st.lists(
         st.tuples(st.integers(1, 4), st.sampled_from(["T", "t", "U", "u", "cut"])),

@@ -45,6 +45,7 @@ def check_table(table, recorded):
                     )
 
 
+@pytest.mark.costly
 @modest
 @given(stream=STREAM, partition=st.sampled_from([None, "env", "episodes"]))
 def test_round_trip(tmp_path_factory, stream, partition):
@@ -124,6 +125,7 @@ def test_files_of_a_directory(tmp_path, recorded):
         assert episodes == set(range(start, min(start + 4, 9)))
 
 
+@pytest.mark.costly
 def test_many_files_need_one_look_at_the_priorities(tmp_path, monkeypatch):
     recorded = Recorded(tmp_path / "s", **{**FEW, "prioritized": True, "ticks": [ON, END] * 20})
     with recorded.buffer as buffer:

@@ -91,6 +91,7 @@ def rows(buffer):
     return {name: buffer.take(name, ids).tobytes() for name in buffer.fields}
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("kind", ["parquet", "lerobot"])
 def test_no_byte_that_rots_gives_other_rows(tmp_path, buffer, kind):
     """Of files that we wrote: pages have checksums."""

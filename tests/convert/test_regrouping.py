@@ -229,6 +229,7 @@ def test_envs_can_be_chosen_and_left_out(tmp_path):
     assert all(verify(path).clean for path in there)
 
 
+@pytest.mark.costly(4)
 @pytest.mark.parametrize(
     ("says", "envs"),
     [
@@ -344,6 +345,7 @@ print(refused)
 """
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(not disks.can_mount(), reason="may not mount")
 def test_on_a_full_disk_targets_are_whole_or_not_there(tmp_path):
     (source,) = checkpoints(tmp_path, [4], rows=120)
@@ -408,6 +410,7 @@ for turn in range(10**6):
 """
 
 
+@pytest.mark.costly
 def test_a_kill_leaves_the_sources_and_whole_targets(tmp_path):
     sources = checkpoints(tmp_path, [4, 4], rows=120)
     expected = of_all(sources)

@@ -221,6 +221,7 @@ print("whole")
 """
 
 
+@pytest.mark.costly
 def test_a_killed_export_leaves_no_mixture(tmp_path):
     """A new table beside the old description would be imported with its capacity and gamma."""
     spaces = {"observation_space": Box(0, 1, (2,), "float32"), "action_space": Discrete(2)}

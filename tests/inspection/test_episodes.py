@@ -75,6 +75,7 @@ def expected(records, rows_per_env):
     return sorted(found, key=lambda e: (e["start"], e["env"]))
 
 
+@pytest.mark.costly
 @settings(max_examples=30, deadline=None)
 @given(
     events=st.lists(st.lists(EVENT, min_size=3, max_size=3), max_size=40),

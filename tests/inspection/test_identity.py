@@ -121,6 +121,7 @@ def test_what_is_noted_is_shown(store, tmp_path):
     assert "ALE/Pong-v5" in json.loads(run("info", store, "--json"))["title"]
 
 
+@pytest.mark.costly
 def test_titles_of_pictures(store, tmp_path, monkeypatch):
     pytest.importorskip("PIL")
     pytest.importorskip("matplotlib")

@@ -19,6 +19,7 @@ def make_buffer(path, num_envs=1, capacity=None):
     )  # fmt: skip
 
 
+@pytest.mark.costly
 @settings(max_examples=20, deadline=None)
 @given(
     rows=st.lists(

@@ -60,6 +60,7 @@ def check(batch, expected):
             assert batch[key].dtype == values.dtype, key
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("compressor", ["auto", {"observation/image": "zstd"}])
 @pytest.mark.parametrize("capacity", [7, 40, 500])
 def test_sequences_are_those_of_the_model(tmp_path, capacity, compressor):

@@ -143,6 +143,7 @@ def play(env, steps):
     return seen
 
 
+@pytest.mark.costly(5)
 @pytest.mark.parametrize("make", MAKE)
 @pytest.mark.parametrize("steps", [0, 1, 5, 77])
 def test_another_environment_goes_on(make, steps):

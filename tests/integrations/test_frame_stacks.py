@@ -65,6 +65,7 @@ def compare(buffer, seen, least):
         np.testing.assert_array_equal(batch.next_observation[i], seen[following])
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("horizon", [1, 3])
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("make", [cartpole, pong])
@@ -117,6 +118,7 @@ def play(recorder, steps):
     return seen
 
 
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
@@ -129,6 +131,7 @@ def test_sampled_stacks_of_vector_environments(kind, padding, mode):
         compare(buffer, seen, 200)
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_sampled_stacks_of_the_vector_environment_of_ale(mode):
     """It stacks by itself, and says nowhere how."""

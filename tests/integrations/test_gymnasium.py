@@ -165,6 +165,7 @@ def recorded(kind, mode, observation_space=FRAME, **options):
 # -- vector environments
 
 
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("observation_space", [FRAME, BOTH], ids=["box", "dict"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
@@ -671,6 +672,7 @@ def newest(value):
     return tuple(map(newest, value)) if isinstance(value, tuple) else value[-1]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("space", [FRAME, BOTH], ids=["last axis", "dict"])
 def test_stacks_in_a_vector_environment(mode, space):

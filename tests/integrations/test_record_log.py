@@ -103,6 +103,7 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", LAYOUTS)
 @settings(deadline=None, max_examples=8)
 @given(steps=STEPS, seed=st.integers(0, 2**32))
@@ -308,6 +309,7 @@ def test_a_thread_never_has_half_of_what_another_writes(call):
     log.close()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # amid a generator
 @pytest.mark.parametrize("kind", ["plain", "stack, next"])
 def test_ctrl_c_at_any_place_of_a_put(kind):

@@ -23,6 +23,7 @@ CHARTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_png_has_room_for_all(tmp_path, count):
     path = save_plot(CHARTS[-count:], tmp_path / "p.png", "store", "a $subtitle")

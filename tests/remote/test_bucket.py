@@ -357,6 +357,7 @@ def echo():
         server.shutdown()
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize(
     ("url", "options"),
     [

@@ -161,6 +161,7 @@ print(remote.collect(2, 0), flush=True)
 """
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("urls", ["directory", *servers.AZURITE], indirect=True)
 def test_kills_amid_collect(tmp_path, urls, record_property):
     run = Run(tmp_path, diskreplay.ReplayBuffer)
@@ -237,6 +238,7 @@ def packs(remote):
     return {found.key for found in remote._bucket.list("packs/")}
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("collections", [0, 1, 2])
 def test_a_collection_that_is_stopped_before_it_deletes(tmp_path, anywhere, collections):
     """Another run takes over, and publishes objects of the same contents: they stay when the first
@@ -308,6 +310,7 @@ def test_names_may_be_used_again_once_a_collection_has_ended(tmp_path, anywhere)
     assert packs(one) == before
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("damage", ["missing", "other bytes"])
 def test_a_checkpoint_that_does_not_say_what_it_needs(tmp_path, anywhere, damage):
     """No object goes then; old checkpoints do. It can be pushed again."""

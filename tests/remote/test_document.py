@@ -53,6 +53,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("which", ["document", "catalog"])
 def test_hostile_values(pushed, which, tmp_path):
     """Every value in turn is another one: it is refused by name, or does no harm."""

@@ -219,6 +219,7 @@ def test_what_a_kill_left_goes_also_where_the_checkpoint_is_there(tmp_path):
     run.buffer.close()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("urls", ["directory", *servers.AZURITE], indirect=True)
 def test_kills_amid_pull(tmp_path, urls, record_property):
     """A checkpoint is there whole or not; the next pull goes on, and leaves nothing behind."""

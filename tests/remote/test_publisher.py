@@ -31,6 +31,7 @@ def damaged(path):
     path.write_bytes(data)
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("field", ["observation", "reward", "zarr.json", "is_final/saved"])
 def test_a_rotten_file_is_not_published(run, remote, field):
     run.add(900)
@@ -74,6 +75,7 @@ def test_what_was_published_before_is_not_read_again(run, remote):
     assert one.push(again).suffix == "2"
 
 
+@pytest.mark.costly(12)
 @pytest.mark.parametrize("which", ["packs/", "checkpoints/"])
 @pytest.mark.parametrize("instead", [None, b"{}"])
 @pytest.mark.parametrize(("is_new", "rows"), [(False, 0), (False, 10), (True, 0)])
@@ -100,6 +102,7 @@ def test_what_is_gone_or_damaged_is_not_used_again(
     assert anywhere().verify(deep=True).clean
 
 
+@pytest.mark.costly
 def test_packs_do_not_pile_up(tmp_path, remote):
     """A run that publishes a thousand times needs no thousand packs to be pulled."""
     run = Run(tmp_path, diskreplay.ReplayBuffer, capacity=40_000)
@@ -140,6 +143,7 @@ for number in numbers:
 """
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("urls", ["directory", *servers.AZURITE], indirect=True)
 def test_kills_amid_push(tmp_path, urls, record_property):
     """Every checkpoint that is listed pulls and verifies, and each acknowledged one is there."""

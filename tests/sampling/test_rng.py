@@ -56,6 +56,7 @@ def take(shift, out, numbers, known, generator):
     return known
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kernel_draws_the_same_numbers(kind):
     expected = made(kind).random(400)

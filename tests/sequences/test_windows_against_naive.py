@@ -86,6 +86,7 @@ def run(path, seed, asked, *, num_envs, kept, stack_size, padding, steps, most=6
     return compared
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(10, 40), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -105,6 +106,7 @@ def test_all_windows_are_those_of_the_page(
     )  # fmt: skip
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("ends", ["inside", "shift", "pad", "cross"])
 @pytest.mark.parametrize("stack_size", [1, 3])
 def test_each_mode_has_windows_to_compare(tmp_path, ends, stack_size):

@@ -444,6 +444,7 @@ def test_any_walk(tmp_path, compressor, frame, kept, operations, group):
     twin.check_reader()
 
 
+@pytest.mark.costly
 def test_a_reader_follows_envs_that_drift(tmp_path):
     twin = Twin(tmp_path / "s", num_envs=3, kept=50, compressor="lz4", segment_rows=8)
     rng = np.random.default_rng(4)

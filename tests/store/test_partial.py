@@ -40,6 +40,7 @@ def check(twin, path, rows):
     twin.buffer.close()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
 @pytest.mark.parametrize("num_envs", [2, 3])
 def test_what_was_in_the_tail_is_in_a_shard_when_it_is_copied(

@@ -29,6 +29,7 @@ def known(table, env, number):
     return tuple(entries[env, number % slots].tolist())
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("kept", [KEPT, None])
 @pytest.mark.parametrize(("num_envs", "group"), [(1, 1), (3, 3), (5, 2)])
 def test_any_walk_is_found_as_a_dictionary_has_it(num_envs, group, kept):

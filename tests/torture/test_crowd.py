@@ -13,6 +13,7 @@ sys.path.insert(0, str(TORTURE))
 import crowd  # noqa: E402 - of the tools
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
 def test_threads(tmp_path, compressor):
     found = crowd.threads(tmp_path / "store", compressor, 0.7)
@@ -21,6 +22,7 @@ def test_threads(tmp_path, compressor):
     assert found["written back"] >= 10
 
 
+@pytest.mark.costly
 def test_processes(tmp_path):
     found = crowd.processes(tmp_path / "store", "lz4", 0.5)
     assert found["readers"] == crowd.READERS

@@ -39,6 +39,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.costly
 def test_made_to_hurt():
     found = hostile.run_cases(names=CASES, limit_s=PATIENCE_S)
     assert found["failures"] == []
@@ -59,6 +60,7 @@ def test_suffixes(tmp_path):
         assert refused[suffix] == 2
 
 
+@pytest.mark.costly
 def test_damage():
     pytest.importorskip("pyarrow")
     found = fuzz.run(inputs=INPUTS, seed=11, limit_s=PATIENCE_S)

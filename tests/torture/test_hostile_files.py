@@ -303,6 +303,7 @@ def archive(store, tmp_path, damage, **others):
     return path
 
 
+@pytest.mark.costly
 def test_a_flipped_bit_in_parquet_is_refused(store, tmp_path):
     pytest.importorskip("pyarrow")
     from diskreplay.convert import parquet

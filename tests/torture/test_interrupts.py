@@ -17,6 +17,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.costly
 def test_signals_at_random_moments(tmp_path):
     found = interrupts.run(seconds=3, seed=5, directory=tmp_path)
     assert found["failures"] == []

@@ -17,6 +17,7 @@ import specimen  # noqa: E402
 import diskreplay  # noqa: E402
 
 
+@pytest.mark.costly
 def test_walks():
     found = places.run(rounds=effort(3, 8), seed=40)
     assert found["failures"] == []

@@ -15,6 +15,7 @@ import specimen  # noqa: E402
 import diskreplay  # noqa: E402
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("shared", [True, False])
 def test_threads(tmp_path, shared):
     found = savers.threads(tmp_path, 0.5, shared=shared)
@@ -22,6 +23,7 @@ def test_threads(tmp_path, shared):
     assert found["there"] > 0
 
 
+@pytest.mark.costly
 def test_processes_that_all_are_number_1(tmp_path):
     found = savers.processes(tmp_path, 0.5, shared=True)
     assert found["acknowledged"] >= 4 * savers.WRITERS

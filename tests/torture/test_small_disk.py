@@ -164,6 +164,7 @@ def run_all(disk):
             print(case.__name__, compressor)
 
 
+@pytest.mark.costly
 def test_on_a_small_disk(tmp_path):
     """In a namespace of its own, where anybody may mount."""
     command, options = alone(__file__, tmp_path)

@@ -65,6 +65,7 @@ def shows(driver, camera, wanted, x=5):
         time.sleep(0.02)
 
 
+@pytest.mark.costly
 def test_it_moves_while_training_writes(tmp_path, driver):
     path = tmp_path / "store"
     with diskreplay.PrioritizedReplayBuffer(path, **OPTIONS) as buffer, served(tmp_path) as url:
@@ -96,6 +97,7 @@ def test_it_moves_while_training_writes(tmp_path, driver):
     assert complaints(driver) == []
 
 
+@pytest.mark.costly
 def test_an_episode_plays_and_can_be_sought(store, driver):
     path, url = store
     resize(driver, 1280, 900)
@@ -152,6 +154,7 @@ def test_an_episode_plays_and_can_be_sought(store, driver):
     assert complaints(driver) == []
 
 
+@pytest.mark.costly
 def test_episodes_are_found_by_their_figures(store, driver):
     path, url = store
     go(driver, url, f"#/{key_of(path)}/episodes")
@@ -253,6 +256,7 @@ def test_a_hundred_thousand_episodes_on_a_phone(tmp_path, driver):
     resize(driver, 1280, 900)
 
 
+@pytest.mark.costly
 def test_a_server_that_ends_is_said_to_have(tmp_path, driver):
     with diskreplay.ReplayBuffer(tmp_path / "s", **OPTIONS) as buffer:
         add(buffer, 0, 5)

@@ -39,6 +39,7 @@ def test_every_page_on_a_phone_and_in_the_dark(store, driver):
     resize(driver, 1280, 900)
 
 
+@pytest.mark.costly
 def test_what_is_long_stands_in_one_line(tmp_path, driver):
     """Names, ages and counts: in a narrow tile and beside a line, each component with its own."""
     space, names = Box(-1, 1, (14,)), [f"joint {at % 3}" for at in range(14)]  # some are alike
