@@ -1,9 +1,11 @@
 """What clients and writers send to shards, and what these answer."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from diskreplay.ray.packed_rows import PackedRows
 from diskreplay.sampling.prioritized import PriorityMass
 
 
@@ -56,13 +58,21 @@ class ShardState(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Rows of some envs of a shard, as `ReplayBuffer.extend_many` takes them."""
+    """Rows of some envs of a shard, as `ReplayBuffer.extend_many` takes them, of which some
+    columns are packed."""
 
-    columns: dict[str, np.ndarray]
+    columns: Mapping[str, np.ndarray | PackedRows]
     envs: np.ndarray
     first_rows: np.ndarray
     lengths: np.ndarray
     priority: np.ndarray
+
+    def unpacked(self) -> dict[str, np.ndarray]:
+        """The columns as arrays; those that are packed are copied."""
+        return {
+            name: values.unpacked() if isinstance(values, PackedRows) else values
+            for name, values in self.columns.items()
+        }
 
 
 class Lease(NamedTuple):

@@ -323,7 +323,7 @@ class Shard:
             )
         # Ray's memory is read only and shared: what is stored is copied from it.
         counts = buffer.extend_many(
-            chunk.columns, chunk.envs, chunk.first_rows, chunk.lengths, priority=chunk.priority
+            chunk.unpacked(), chunk.envs, chunk.first_rows, chunk.lengths, priority=chunk.priority
         )
         self._leases.extend(token, envs, seconds)
         return counts.tolist(), self.state()

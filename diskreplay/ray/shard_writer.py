@@ -332,7 +332,7 @@ class ShardWriter:
         for at, (chunk, transitions) in enumerate(self._unsent):
             kept = _without_rests(chunk, waiting)
             dropped += int(chunk.lengths.sum() - kept.lengths.sum())
-            own = int(np.count_nonzero(~kept.columns["is_final"]))
+            own = int(np.count_nonzero(~kept.unpacked()["is_final"]))
             self._unsent[at] = _Unsent(kept, min(transitions, own))
         return dropped + self._builder.leave_out_rests(waiting)
 
@@ -391,7 +391,8 @@ def _received(arguments: tuple[Any, ...], chunk_rows: int, limited: bool) -> Sha
 def _without_rests(chunk: Chunk, waiting: np.ndarray) -> Chunk:
     """Without the rows of the envs that wait for an episode to begin, up to where one does; they do
     not wait any more then."""
-    step, lengths = chunk.columns["step"], chunk.lengths.copy()
+    columns, lengths = chunk.unpacked(), chunk.lengths.copy()
+    step = columns["step"]
     kept, starts = np.ones(len(step), np.bool_), np.cumsum(lengths) - lengths
     for env in np.flatnonzero(waiting).tolist():
         start, rows = int(starts[env]), int(lengths[env])
@@ -400,5 +401,5 @@ def _without_rests(chunk: Chunk, waiting: np.ndarray) -> Chunk:
         kept[start : start + dropped] = False
         lengths[env] -= dropped
         waiting[env] = not len(begins)
-    columns = {name: values[kept] for name, values in chunk.columns.items()}
+    columns = {name: values[kept] for name, values in columns.items()}
     return chunk._replace(columns=columns, lengths=lengths, priority=chunk.priority[kept])

@@ -7,6 +7,7 @@ import numpy as np
 
 from diskreplay.errors import PriorityError
 from diskreplay.given_numbers import as_reals
+from diskreplay.ray.packed_rows import PackedRows
 from diskreplay.schema import Schema
 from diskreplay.validation import RowValidator, fit_flags
 
@@ -162,18 +163,19 @@ class TrajectoryBuilder:
         filled[envs] += 1
         return filled, None if len(envs) else level
 
-    def take(self) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, int]:
+    def take(self) -> tuple[dict[str, np.ndarray | PackedRows], np.ndarray, np.ndarray, int]:
         """What was collected: columns with the rows of one env behind those of another, how many
         each env has, their priorities, and how many are transitions. Collecting begins anew."""
         filled, transitions = self.filled, self.transitions
         columns = {
-            name: _packed(column, filled)
-            for name, column in zip(self._schema.names, self._columns, strict=True)
-        }
-        priority = _packed(self._priority, filled)
+            field.name: PackedRows.of(field, column, filled) if field.packed
+            else _together(column, filled)
+            for field, column in zip(self._schema.fields, self._columns, strict=True)
+        }  # fmt: skip
+        priority = _together(self._priority, filled)
         self.begin()
         return columns, filled, priority, transitions
 
 
-def _packed(column: np.ndarray, filled: np.ndarray) -> np.ndarray:
+def _together(column: np.ndarray, filled: np.ndarray) -> np.ndarray:
     return np.concatenate([column[env, :rows] for env, rows in enumerate(filled.tolist())])

@@ -154,6 +154,33 @@ def encode(field: Field, sources: np.ndarray, used: np.ndarray) -> tuple[np.ndar
     return out[:size], lengths
 
 
+def decode(
+    field: Field, data: np.ndarray, lengths: np.ndarray, used: np.ndarray, out: np.ndarray
+) -> None:
+    """The opposite of `encode`: the rows that count, one behind the other, into `out`, which has as
+    many.
+
+    Raises
+    ------
+    CorruptSegmentError
+        A block does not match its checksum, or is no such block.
+    """
+    from diskreplay.store import packing_kernels
+
+    assert used.sum() == len(out)
+    assert used.min(initial=0) >= 0
+    assert used.max(initial=0) <= field.block_rows
+    failed = packing_kernels.decode(
+        data, lengths, used * field.row_bytes, field.block_bytes,
+        np.empty(field.block_bytes, np.uint8), out.reshape(-1).view(np.uint8),
+    )  # fmt: skip
+    if failed:
+        raise CorruptSegmentError(
+            f"field {field.name!r}: block {-failed - 1} of {len(lengths)} does not match its "
+            "checksum, or is none"
+        )
+
+
 def load_kernels(field: Field) -> None:
     """Have the kernels of packing ready. It takes ten milliseconds and more, which the first `add`
     has, since it loads others, and no later one."""

@@ -3,14 +3,17 @@
 from diskreplay.jit import address, kernel
 from diskreplay.row_commit import store_release
 from diskreplay.store.native import (
+    blosc_decode,
     blosc_encode,
     crc32c_extend,
+    load_u32,
     memcpy,
     memset,
     store_i64,
     store_u32,
 )
 
+_HEADER = 16  # of a Blosc chunk
 ROOM = 20  # bytes more than its rows that a block takes at most: a header and a checksum
 
 
@@ -36,6 +39,27 @@ def encode(sources, used, whole, name, level, scratch, out, lengths):
         lengths[i] = size + 4
         at += size + 4
     return at - address(out)
+
+
+@kernel("uint8[::1], int64[::1], int64[::1], int64, uint8[::1], uint8[::1]")
+def decode(data, lengths, used, whole, scratch, out):
+    """The opposite of `encode`: the bytes that count of each block, one behind the other, into
+    `out`, which has room for them. Returns 0, or ``-(1 + block)`` of one that is damaged."""
+    source, left, target = address(data), len(data), address(out)
+    for i in range(len(lengths)):
+        size = lengths[i] - 4
+        if size < _HEADER or lengths[i] > left:
+            return -(1 + i)
+        fits = load_u32(source + 4) == whole and load_u32(source + 12) == size
+        if not fits or crc32c_extend(0, source, size) != load_u32(source + size):
+            return -(1 + i)
+        room = target if used[i] == whole else address(scratch)
+        if blosc_decode(source, room, whole, 1) != whole:
+            return -(1 + i)
+        if used[i] < whole:
+            memcpy(target, room, used[i])
+        source, left, target = source + lengths[i], left - lengths[i], target + used[i]
+    return 0
 
 
 @kernel("int64[::1], int64, int64[::1], int64, int64[::1], int64, int64[::1], int64[::1]")

@@ -104,6 +104,10 @@ def test_blocks_are_what_blosc_reads_and_end_with_their_checksum(compressor):
         found = np.frombuffer(blosc.decompress(packed[:-4]), np.uint8).reshape(BLOCK, 5)
         np.testing.assert_array_equal(found, expected)
         assert length <= field.block_bytes + 20
+    out = np.empty((int(used.sum()), 5), np.uint8)
+    codec.decode(field, data, lengths, used, out)
+    expected = np.concatenate([block[:n] for block, n in zip(rows, used, strict=True)])
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_no_blocks():
