@@ -2,13 +2,14 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import FormatError, StorageError
 from diskreplay.store import files
 from diskreplay.store.mapping import Mapping
 
@@ -163,6 +164,24 @@ class CommitPage:
         except BaseException:
             self._header["closed"] = 0
             raise
+
+
+def says_closed(path: Path) -> bool:
+    """Whether the page at `path` says that the last writer closed the store in good order. A few
+    bytes of it are read. True where there is none: a checkpoint has no page.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
+    try:
+        read = files.read(path, HEADER_BYTES)[:HEADER_BYTES]
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return True
+        raise
+    return bool(np.frombuffer(read.ljust(HEADER_BYTES, b"\0"), _HEADER)["closed"][0])
 
 
 def _whole_pages(num_envs: int, figures: int) -> int:

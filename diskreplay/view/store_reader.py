@@ -13,9 +13,10 @@ from typing import Any
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import DiskReplayError, FormatError, StorageError
-from diskreplay.inspection.store_activity import last_write, writer_of
+from diskreplay.inspection.store_activity import Writer, last_write, writer_of
 from diskreplay.locks import Lock
-from diskreplay.store import files
+from diskreplay.store import files, private
+from diskreplay.store.commit_page import says_closed
 from diskreplay.view.shown_stores import ShownStore
 from diskreplay.view.store_look import StoreLook, look_at
 
@@ -39,6 +40,15 @@ class _Handle:
     is_dropped: bool = False
 
 
+@dataclass(frozen=True)
+class _Noted:
+    """What a pulse found."""
+
+    inode: tuple[int, int]
+    generation: int
+    ever: int
+
+
 class StoreReader:
     """Reads a store or a checkpoint, which may be closed, loaded over, replaced or removed at any
     time: the next call looks at what is at its path by then.
@@ -56,9 +66,13 @@ class StoreReader:
         self.used = time.monotonic()
         self._lock = Lock()
         self._looking = threading.Lock()
+        # Held from reading counts until they are noted: two pulses that note them in another order
+        # than they read them would make rows that came look like rows that went back.
+        self._noting = threading.Lock()
         self._handle: _Handle | None = None
         self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
-        self._inode: tuple[int, int] | None = None
+        self._begun = 0.0
+        self._noted: _Noted | None = None
         self._grew = float("-inf")
         self._events: deque[dict[str, Any]] = deque(maxlen=20)
         self._look: StoreLook | None = None
@@ -77,9 +91,14 @@ class StoreReader:
         DiskReplayError
             There is none, or it cannot be read.
         """
+        with self._using() as handle:
+            yield handle.buffer
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[_Handle]:
         handle = self._opened()
         try:
-            yield handle.buffer
+            yield handle
         except DiskReplayError:
             self._drop(handle)  # the next one opens what is there by then
             raise
@@ -146,65 +165,81 @@ class StoreReader:
         dict
             ``state``: ``checkpoint``, ``writing``, ``idle`` (a writer has it open), ``closed``,
             ``abandoned`` (its last writer ended without closing it), ``gone`` or ``unreadable``;
-            ``message``; ``counts``: pairs of a time and the number of rows ever;
-            ``events``: what happened to the store while it was watched.
+            ``message``; ``counts``: pairs of a time and the number of rows ever; ``begun``: counts
+            that were taken before are of other rows; ``events``: what happened to the store while
+            it was watched.
         """
-        now, path = time.time(), self.store.path
-        document: dict[str, Any] = {
-            "key": self.store.key, "time": now, "path": str(path), "message": None, "pid": None,
-        }  # fmt: skip
-        try:
-            with self.reading() as buffer:
-                bounds = buffer.bounds
-                document["transitions"] = buffer.add_count
-                document["capacity"] = buffer.capacity
-            document["rows"] = int((bounds[:, 1] - bounds[:, 0]).sum())
-            self._note(now, self._there(), int(bounds[:, 1].sum()))
-            document["state"], document["pid"] = self._state(now, path)
-            written = last_write(path)
-            if document["state"] == "writing":
-                written = max(written or 0.0, self._grew)
-            document["last_write"] = written
-        except DiskReplayError as error:
-            is_gone = _is_gone(path)
-            document["state"] = "gone" if is_gone else "unreadable"
-            document["message"] = str(error)
-            if is_gone and not self._is_gone:
-                self._event(now, "the store is gone from its path")
-            self._is_gone = is_gone
-        document["counts"] = [list(pair) for pair in list(self._history) if pair[0] > after]
-        document["events"] = list(self._events)
-        return document
+        with self._noting:
+            now, path = time.time(), self.store.path
+            document: dict[str, Any] = {
+                "key": self.store.key, "time": now, "path": str(path), "message": None, "pid": None,
+            }  # fmt: skip
+            try:
+                document |= self._counted(now)
+                document["state"], document["pid"] = self._state(now, path)
+                written = last_write(path)
+                if document["state"] == "writing":
+                    written = max(written or 0.0, self._grew)
+                document["last_write"] = written
+            except DiskReplayError as error:
+                is_gone = _is_gone(path)
+                document["state"] = "gone" if is_gone else "unreadable"
+                document["message"] = str(error)
+                if is_gone and not self._is_gone:
+                    self._event(now, "the store is gone from its path")
+                self._is_gone = is_gone
+            document["counts"] = [list(pair) for pair in self._history if pair[0] > after]
+            document["begun"] = self._begun
+            document["events"] = list(self._events)
+            return document
+
+    def _counted(self, now: float) -> dict[str, Any]:
+        """How many rows there are, which is noted; all figures are of one store."""
+        while True:
+            with self._using() as handle:
+                buffer = handle.buffer
+                generation, bounds = buffer.generation, buffer.bounds
+                found = {"transitions": buffer.add_count, "capacity": buffer.capacity}
+            if self._there() == handle.inode:  # else another one has come into its place amid it
+                break
+        self._note(now, _Noted(handle.inode, generation, int(bounds[:, 1].sum())))
+        return found | {"rows": int((bounds[:, 1] - bounds[:, 0]).sum())}
 
     def _state(self, now: float, path: Path) -> tuple[str, int | None]:
         if self.store.is_checkpoint:
             return "checkpoint", None
         writer = writer_of(path)
-        if writer is None or writer.holds is False:
-            look = self._look
-            closed = look is None or look.overview.closed
-            return "closed" if closed else "abandoned", None if writer is None else writer.pid
+        if not _is_held(writer):
+            # It is marked as closed before the lock is let go of.
+            if says_closed(private.commit_page(path)):
+                return "closed", None if writer is None else writer.pid
+            writer = writer_of(path)
+            if not _is_held(writer):  # nor has one just opened it
+                return "abandoned", None if writer is None else writer.pid
+        assert writer is not None
         return "writing" if now - self._grew < _QUIET else "idle", writer.pid
 
-    def _note(self, now: float, inode: tuple[int, int], ever: int) -> None:
-        with self._lock:
-            if self._is_gone:
-                self._event(now, "a store is at the path again")
-                self._is_gone = False
-            last = self._history[-1] if self._history else None
-            if self._inode not in (None, inode):
-                self._event(now, "another store is in its place")
-                self._history.clear()
-                last = None
-            elif last is not None and ever < last[1]:
-                self._event(now, f"rows went back from {last[1]:,} to {ever:,}: it was loaded over")
-                self._history.clear()
-                last = None
-            self._inode = inode
-            if last is not None and ever > last[1]:
-                self._grew = now
-            if last is None or now - last[0] >= _BETWEEN:
-                self._history.append((now, ever))
+    def _note(self, now: float, found: _Noted) -> None:
+        """Note a count. Needs the lock of noting."""
+        if self._is_gone:
+            self._event(now, "a store is at the path again")
+            self._is_gone = False
+        before, self._noted = self._noted, found
+        what = None
+        if before is not None and before.inode != found.inode:
+            what = "another store is in its place"
+        elif before is not None and found.ever < before.ever:
+            what = f"rows went back from {before.ever:,} to {found.ever:,}"
+        elif before is not None and before.generation != found.generation:
+            what = "it was loaded over or cleared"
+        if what is not None:
+            self._event(now, what)
+            self._begun = now
+            self._history.clear()
+        elif before is not None and found.ever > before.ever:
+            self._grew = now
+        if not self._history or now - self._history[-1][0] >= _BETWEEN:
+            self._history.append((now, found.ever))
 
     def _event(self, now: float, text: str) -> None:
         self._events.append({"time": now, "text": text})
@@ -247,9 +282,8 @@ class StoreReader:
             noted = os.stat(self.store.path / "zarr.json")
         except OSError:
             return None
-        ever = self._history[-1][1] if self._history else None
         writer = writer_of(self.store.path)
-        return noted.st_ino, noted.st_mtime_ns, ever, writer and writer.holds
+        return noted.st_ino, noted.st_mtime_ns, self._noted, writer and writer.holds
 
     def _take(self) -> None:
         marks, self._tried = self._marks(), time.time()
@@ -262,6 +296,10 @@ class StoreReader:
                 self._take()
         finally:
             self._looking.release()
+
+
+def _is_held(writer: Writer | None) -> bool:
+    return writer is not None and writer.holds is not False
 
 
 def _is_gone(path: Path) -> bool:

@@ -10,7 +10,8 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
-from diskreplay.errors import CorruptSegmentError, FormatError
+from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
+from diskreplay.store.commit_page import says_closed
 
 RECORDED, ROWS = 20, 27
 STATE = "is_final/live/state"
@@ -100,3 +101,19 @@ def test_nothing_is_said_again(store):
         before = rows_of(store, "r")
         assert rows_of(store, "a") == before
         assert rows_of(store, "r") == before
+
+
+def test_whether_it_was_closed_is_read_from_the_page_alone(store):
+    page = store / STATE
+    assert not says_closed(page)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        diskreplay.open(store, mode="a").close()
+    assert says_closed(page)
+    page.write_bytes(page.read_bytes()[:CLOSED_AT])  # cut off: it does not say so
+    assert not says_closed(page)
+    page.unlink()
+    assert says_closed(page)  # as of a checkpoint
+    page.symlink_to(store / "zarr.json")
+    with pytest.raises(StorageError, match="no regular file"):
+        says_closed(page)

@@ -1,7 +1,9 @@
 """A store that is read while all may happen to it."""
 
+import os
 import shutil
 import subprocess
+import threading
 
 import numpy as np
 
@@ -9,6 +11,7 @@ import diskreplay
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.view import store_reader
 from diskreplay.view.shown_stores import key_of
+from diskreplay.view.store_reader import StoreReader
 from tests.pictures.making import record
 from tests.processes import Process
 
@@ -47,6 +50,7 @@ def test_it_moves_while_a_writer_adds(tmp_path, readers, monkeypatch):
     reader = readers.of(key_of(tmp_path / "store"))
     with diskreplay.open(tmp_path / "store", mode="a") as writer:
         assert reader.pulse()["state"] == "idle"
+        reader.look()  # says that it is not closed
         seen = []
         for _ in range(3):
             add(writer, 10)
@@ -54,7 +58,7 @@ def test_it_moves_while_a_writer_adds(tmp_path, readers, monkeypatch):
             assert pulse["state"] == "writing"
             seen += pulse["counts"]
         assert [count for _time, count in seen] == [6, 16, 26, 36]
-    assert reader.pulse()["state"] in ("closed", "abandoned")  # until the next look
+    assert reader.pulse()["state"] == "closed"  # without another look
 
 
 def test_a_new_look_is_taken_when_something_changed(tmp_path, readers, monkeypatch):
@@ -91,9 +95,8 @@ sys.stdin.read()
         assert process.stdout.readline() == "ready\n"
         pulse = reader.pulse()
         assert (pulse["state"], pulse["pid"], pulse["rows"]) == ("idle", process.pid, 26)
-        reader.look()
         process.kill()
-    pulse = reader.pulse()
+    pulse = reader.pulse()  # nobody has looked at it, as on the page of all stores
     assert (pulse["state"], pulse["rows"]) == ("abandoned", 26)
 
 
@@ -146,3 +149,65 @@ def test_a_store_that_is_loaded_over(tmp_path, readers):
         assert pulse["rows"] == 6
         add(writer, 3)
         assert reader.pulse()["rows"] == 9
+
+
+def test_pulses_beside_each_other_are_noted_in_their_order(tmp_path, readers, monkeypatch):
+    """A pulse that has read its count, and is held up, does not look like rows that went back to
+    one which comes meanwhile and sees more rows."""
+    path = tmp_path / "store"
+    record(path, (5,))
+    reader = readers.of(key_of(path))
+    reader.pulse()
+    held, go_on, original = threading.Event(), threading.Event(), StoreReader._note
+
+    def note(self, *counted):
+        if threading.current_thread() is first:
+            held.set()
+            assert go_on.wait(120)
+        original(self, *counted)
+
+    monkeypatch.setattr(StoreReader, "_note", note)
+    monkeypatch.setattr(store_reader, "_BETWEEN", 0.0)
+    first, second = threading.Thread(target=reader.pulse), threading.Thread(target=reader.pulse)
+    with diskreplay.open(path, mode="a") as writer:
+        first.start()
+        assert held.wait(120)
+        add(writer, 10)
+        second.start()
+        second.join(0.5)  # it waits for the first one, or has noted its own count by now
+        go_on.set()
+        first.join()
+        second.join()
+    pulse = reader.pulse()
+    assert pulse["events"] == []
+    assert [count for _time, count in pulse["counts"]] == [6, 6, 16, 16]
+
+
+def test_counts_of_other_rows_are_told_apart(tmp_path, readers, monkeypatch):
+    """The page leaves out those of before ``begun``, and no others: a store that is gone for a
+    while has the same rows when it comes back."""
+    path = tmp_path / "store"
+    record(path, (5,))
+    reader = readers.of(key_of(path))
+    before = reader.pulse()
+    assert before["begun"] == 0
+    path.rename(tmp_path / "away")
+    assert reader.pulse()["begun"] == 0
+    (tmp_path / "away").rename(path)
+    assert reader.pulse()["begun"] == 0
+    inode = os.stat(path)
+    with diskreplay.open(path, mode="a") as writer:
+        writer.save(tmp_path / "saved", 1)
+        add(writer, 30)
+        reader.pulse()
+        # The new directory may have the number of one that is gone.
+        monkeypatch.setattr(reader, "_there", lambda: (inode.st_dev, inode.st_ino))
+        writer.load(tmp_path / "saved", 1)
+        pulse = reader.pulse()
+        assert pulse["events"][-1]["text"] == "rows went back from 36 to 6"
+        assert [count for _time, count in pulse["counts"]] == [6]
+        assert pulse["begun"] == pulse["counts"][0][0] > before["time"]
+        writer.load(tmp_path / "saved", 1)
+        pulse = reader.pulse()
+        assert pulse["events"][-1]["text"] == "it was loaded over or cleared"
+        assert len(pulse["events"]) == 4

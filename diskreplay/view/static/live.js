@@ -82,8 +82,7 @@ function livePage(root, store) {
 
   async function beat() {
     const pulse = await ask(`stores/${store.key}/pulse`, { after: counts.at(-1)?.[0] ?? 0 });
-    if (pulse.events.at(-1)?.time > (counts.at(-1)?.[0] ?? Infinity)) counts = [];
-    counts = [...counts, ...pulse.counts].slice(-1800);
+    counts = [...counts.filter(([time]) => time >= pulse.begun), ...pulse.counts].slice(-1800);
     badge.say(pulse.state, pulse.message);
     message.hidden = pulse.message === null;
     message.textContent = pulse.message ?? "";
@@ -194,6 +193,7 @@ function storesPage(root) {
       const pulse = await ask(`stores/${store.key}/pulse`, { after: shown.before?.[0] ?? 0 });
       const last = pulse.counts.at(-1);
       shown.badge.say(pulse.state, pulse.message);
+      if (shown.before?.[0] < pulse.begun) shown.before = null; // of other rows
       const rate = shown.before && last ? (last[1] - shown.before[1]) / (last[0] - shown.before[0]) : 0;
       shown.facts.textContent = pulse.rows === undefined ? pulse.message
         : `${numberText(pulse.transitions)} transitions` + (pulse.state === "writing" ? `, ${numberText(Math.round(rate))} rows a second` : "");
