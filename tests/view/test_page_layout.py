@@ -95,6 +95,44 @@ def test_what_is_long_stands_in_one_line(tmp_path, driver):
     resize(driver, 1280, 900)
 
 
+def test_numbers_of_any_size_are_drawn(tmp_path, driver):
+    """Ticks are counted: one number and the next may be further apart than ticks are, or all
+    numbers too close to zero or too far from it."""
+    path, large = tmp_path / "store", 1.7e308
+    seen = np.array([0, 1e20, -5e-324])
+    with diskreplay.ReplayBuffer(
+        path, observation_space=Box(-np.inf, np.inf, (3,), "float64"), action_space=Discrete(2),
+        capacity=None, extras={"seed": ((), "int64")},
+    ) as buffer:  # fmt: skip
+        for step in range(40):
+            seen[0] = 1e20 if step % 20 < 10 else np.nextafter(1e20, np.inf)
+            buffer.add(seen, 0, 1.0, step % 20 == 19, False, seed=2**62 + step)
+    html = tmp_path / "report.html"
+    with diskreplay.open(path) as buffer:
+        save_report(buffer, html)
+    with served(path) as url:
+        for address, place in ((url, f"#/{key_of(path)}/vectors"), (html.as_uri(), "")):
+            go(driver, address, place)
+            until(driver, "document.querySelectorAll('svg.chart line.axis').length > 4")
+            assert complaints(driver) == []
+        ticks = driver.execute_script(
+            "return arguments[0].flatMap(([low, high]) => [true, false].map((integers) => {"
+            " const scale = makeScale(low, high, 0, 100, { integers, most: 5 });"
+            " return [scale.ticks, scale.ticks.map(scale), scale.invert(50)]; }))",
+            [
+                [0, 10], [0.9999999999999999e20, 1.0000000000000001e20], [2**62, 2**62 + 1024],
+                [-large, large], [large, large], [0, 5e-324], [0, 0], [1e20, 1e20],
+            ],
+        )  # fmt: skip
+        assert ticks[0][0] == [0, 2, 4, 6, 8, 10]
+        for found, places, middle in ticks:
+            assert 1 <= len(found) <= 6
+            assert len(set(found)) == len(found)
+            assert all(-1e-6 <= place <= 100 + 1e-6 for place in places)
+            assert middle is not None
+    complaints(driver)
+
+
 def test_the_report(store, tmp_path, driver):
     """The same player and charts, in one file."""
     path, _url = store

@@ -7,25 +7,29 @@ const CHART_HEIGHT = 232, CHART_TOP = 14, CHART_BOTTOM = 42, CHART_RIGHT = 12, L
 function makeScale(low, high, start, stop, { log = false, integers = false, most = 6 } = {}) {
   const place = (value) => (log ? Math.log10(value) : value);
   if (low === high && !log) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-  let [from, to] = [place(low), place(high)];
+  let [from, to] = [place(Math.max(low, -Number.MAX_VALUE)), place(Math.min(high, Number.MAX_VALUE))];
   if (from === to) [from, to] = [from - 0.5, to + 0.5];
-  const scale = (value) => start + ((place(value) - from) / (to - from)) * (stop - start);
+  const part = Number.isFinite(to - from) ? 1 : 2; // the distance of two of the largest numbers is none
+  const scale = (value) => start + ((place(value) / part - from / part) / (to / part - from / part)) * (stop - start);
   scale.invert = (pixel) => {
-    const value = from + ((pixel - start) / (stop - start)) * (to - from);
+    const share = (pixel - start) / (stop - start), value = from * (1 - share) + to * share;
     return log ? 10 ** value : value;
   };
   scale.ticks = log ? logTicks(from, to, most) : roundTicks(from, to, integers, most);
   return scale;
 }
 
+// About `most` round numbers; both ends where the range is so narrow, for its distance from zero, or so
+// wide that there are none between.
 function roundTicks(low, high, integers, most) {
   const span = high - low;
   let step = 10 ** Math.floor(Math.log10(span / most));
   step *= [1, 2, 5, 10].find((factor) => span / (step * factor) <= most) ?? 10;
   if (integers) step = Math.max(step, 1);
-  const ticks = [];
-  for (let at = Math.ceil(low / step - 1e-9); at <= Math.floor(high / step + 1e-9); at++) ticks.push(at * step);
-  return ticks;
+  const first = Math.ceil(low / step - 1e-9), count = Math.floor(high / step + 1e-9) - first + 1;
+  const isExact = Number.isSafeInteger(first) && Number.isSafeInteger(first + count);
+  if (!isExact || !Number.isFinite(step)) return [low, high];
+  return Array.from({ length: count }, (_, at) => (first + at) * step);
 }
 
 function logTicks(low, high, most) {

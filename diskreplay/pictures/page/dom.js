@@ -36,6 +36,7 @@ function numberText(value) {
 
 function axisText(value) {
   const size = Math.abs(value);
+  if (size >= 1e15) return numberText(value);
   for (const [unit, sign] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
     if (size >= unit) return `${Number((value / (unit === 1e4 ? 1e3 : unit)).toPrecision(4))}${sign}`;
   }
