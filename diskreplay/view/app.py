@@ -124,12 +124,17 @@ def _index(_request: Request) -> Response:
 
 
 def _stores(readers: Readers, _request: Request) -> dict[str, Any]:
-    stores = _listed(readers)
-    return {"version": diskreplay.__version__, "paths": readers.stores.paths, "stores": stores}
+    found, left_out = readers.stores.look()
+    return {
+        "version": diskreplay.__version__,
+        "paths": readers.stores.paths,
+        "stores": _listed(readers, found),
+        "left_out": left_out,
+    }
 
 
-def _listed(readers: Readers) -> list[dict[str, Any]]:
-    stores = [_about(store) for store in readers.stores.all()]
+def _listed(readers: Readers, found: Sequence[ShownStore]) -> list[dict[str, Any]]:
+    stores = [_about(store) for store in found]
     alike = Counter(each["title"] for each in stores if not each["is_checkpoint"])
     for each in stores:
         if alike[each["title"]] > 1:  # runs of one environment
@@ -177,7 +182,7 @@ def _vectors(readers: Readers, request: Request) -> list[dict[str, Any]]:
 def _compare(readers: Readers, request: Request) -> dict[str, Any]:
     found = [readers.of(request.path_params[side]) for side in ("left", "right")]
     left, right = (reader.look() for reader in found)
-    listed = {each["key"]: each for each in _listed(readers)}
+    listed = {each["key"]: each for each in _listed(readers, readers.stores.all())}
     about = [listed.get(reader.store.key) or _about(reader.store) for reader in found]
     for names in (
         [each["title"] for each in about],

@@ -8,6 +8,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 
 import diskreplay
+from diskreplay.view import shown_stores
 from diskreplay.view.shown_stores import key_of
 from tests.pictures.making import record
 from tests.view.serving import asked, of, serving
@@ -19,6 +20,16 @@ def test_the_stores(tmp_path):
         (store,) = asked(client, "stores")["stores"]
     assert store["title"].endswith("runs/store")
     assert (store["key"], store["is_checkpoint"]) == (key_of(tmp_path / "runs" / "store"), False)
+
+
+def test_what_is_not_shown_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(shown_stores, "_MOST_STORES", 1)
+    for name in "abc":
+        record(tmp_path / name, (3,))
+    with serving(tmp_path) as client:
+        found = asked(client, "stores")
+    assert len(found["stores"]) == 1
+    assert found["left_out"] == {"stores": 2, "checkpoints": 0, "directories": 0}
 
 
 def test_runs_of_one_environment_are_told_apart(tmp_path):

@@ -172,11 +172,26 @@ function livePage(root, store) {
   return [new Poll(1, beat)];
 }
 
+function leftOutText() {
+  const { stores, checkpoints, directories } = leftOut;
+  const parts = [[stores, "store"], [checkpoints, "checkpoint"]].filter(([count]) => count).map(([count, noun]) => countText(count, noun));
+  const said = parts.length ? `Not shown: ${parts.join(" and ")}. ` : "";
+  const unseen = directories ? `Not looked into: ${numberText(directories)} director${directories === 1 ? "y" : "ies"}. ` : "";
+  return said || unseen ? `${said}${unseen}A store that is named on the command line is always shown.` : "";
+}
+
 function storesPage(root) {
-  const cards = element("div", { className: "grid small" }), seen = new Map();
-  root.append(element("header", {}, element("h1", {}, "Stores")), element("section", {}, cards));
+  const cards = element("div", { className: "grid small" }), seen = new Map(), more = element("p", { className: "soft" });
+  root.append(element("header", {}, element("h1", {}, "Stores"), more), element("section", {}, cards));
   async function beat() {
     await loadStores();
+    more.textContent = leftOutText();
+    const there = new Set(everyStore.map((store) => store.key));
+    for (const [key, { card }] of seen) {
+      if (there.has(key)) continue;
+      card.remove();
+      seen.delete(key);
+    }
     for (const store of everyStore) {
       if (seen.has(store.key)) continue;
       const badge = stateBadge(), facts = element("p", { className: "note" });

@@ -1,13 +1,13 @@
 "use strict";
 // Which page is shown: the part of the address behind the #.
 
-let everyStore = [], polls = [], shownVersion = 0;
+let everyStore = [], leftOut = {}, polls = [], shownVersion = 0;
 
 const TABS = [["live", "Live"], ["episodes", "Episodes"], ["rows", "Rows"], ["vectors", "Vectors"], ["compare", "Compare"]];
 
 async function loadStores() {
-  const { stores } = await ask("stores");
-  everyStore = stores;
+  const { stores, left_out } = await ask("stores");
+  [everyStore, leftOut] = [stores, left_out];
   const choice = document.getElementById("store"), chosen = currentKey();
   const text = JSON.stringify([stores.map((store) => [store.key, store.title, store.name]), chosen]);
   if (choice.dataset.text === text) return;
