@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterable
@@ -16,6 +17,8 @@ from diskreplay.view.shown_stores import ShownStores
 
 PORT = 8642  # where none is asked for; another one if it is taken
 _LEAST = 16  # characters of a token
+# Of a host, as a browser has it before the port. An asterisk would stand for any name there is.
+_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def serve(
     FormatError, StorageError
         A path is no directory, is no store though it looks like one, or cannot be read.
     InvalidInputError
-        The token is too short or would not stand in an address.
+        The token is too short or would not stand in an address, or a name is none of a host.
     OSError
         The host or the port cannot be listened on.
     """
@@ -81,13 +84,14 @@ def serve(
         raise InvalidInputError(
             f"token: {_LEAST} or more letters, digits and hyphens expected; leave it out to get one"
         )
+    hosts = _hosts(host, names)
     stores = ShownStores(paths)
     with _listening(host, port) as listener:
         number = listener.getsockname()[1]
         is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
         shown = host if is_local or not _is_any(host) else socket.gethostname()
         shown = f"[{shown}]" if ":" in shown else shown
-        app = make_app(stores, token=token, port=number, hosts=_hosts(host, names))
+        app = make_app(stores, token=token, port=number, hosts=hosts)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, ws="none",
             lifespan="on", timeout_graceful_shutdown=2,
@@ -112,6 +116,13 @@ def _is_any(host: str) -> bool:
 def _hosts(host: str, names: Iterable[str]) -> list[str]:
     """What may stand in the header ``Host``. A name that somebody else's DNS leads here is not
     among them."""
+    names = list(names)
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise InvalidInputError(
+                f"name: a host's name expected, as in gpu7.lab, with no asterisk, slash, blank or "
+                f"port, found {name!r:.60}"
+            )
     hosts = {"127.0.0.1", "localhost", "::1", "[::1]", *names}
     if _is_any(host):
         own = socket.gethostname()

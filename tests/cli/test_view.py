@@ -80,6 +80,8 @@ def test_a_port_that_is_taken(tmp_path):
     [
         ([".", "--token", "short"], "token: 16 or more letters"),
         ([".", "--token", "a token with blanks"], "token: 16 or more letters"),
+        ([".", "--name", "*"], "name: a host's name expected"),
+        ([".", "--name", "*lan"], "name: a host's name expected"),
     ],
 )
 def test_what_makes_no_sense_is_said(tmp_path, monkeypatch, arguments, said):
@@ -87,6 +89,7 @@ def test_what_makes_no_sense_is_said(tmp_path, monkeypatch, arguments, said):
     done = run(*arguments, "--port", "0")
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())
+    assert "http://" not in done.output  # nothing is served
 
 
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):

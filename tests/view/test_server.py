@@ -66,9 +66,23 @@ def test_a_token_that_is_too_short_or_would_not_stand_in_an_address(addresses, t
     assert addresses(token="a-1" * 6, port=0).url.endswith("token=" + "a-1" * 6)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["*", "*lan", "*.lan", "gpu*.lan", "", " ", "a b", "a\n", "http://gpu7", "gpu7/x", "gpu7:8642",
+     "gpu7..lab", ".lab", "::1", "gpu7,gpu8"],
+)  # fmt: skip
+def test_a_name_that_is_none_of_a_host(addresses, name):
+    """One with an asterisk would let any page elsewhere ask by a name of its own."""
+    with pytest.raises(InvalidInputError, match="name: a host's name expected"):
+        addresses(names=["gpu7.lab", name], port=0)
+
+
 def test_names_that_it_may_be_asked_by():
     assert "127.0.0.1" in server._hosts("127.0.0.1", ())
     assert "*" not in server._hosts("0.0.0.0", ())
     assert {"gpu7.lab", socket.gethostname()} <= {*server._hosts("0.0.0.0", ["gpu7.lab"])}
+    assert {"GPU-7", "a.b_c.", "10.0.0.7"} <= {
+        *server._hosts("127.0.0.1", iter(["GPU-7", "a.b_c.", "10.0.0.7"]))
+    }
     assert "10.1.2.3" in server._hosts("10.1.2.3", ())
     assert socket.gethostname() not in server._hosts("127.0.0.1", ())
