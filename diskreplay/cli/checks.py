@@ -34,6 +34,7 @@ from diskreplay.errors import (
     StorageError,
 )
 from diskreplay.inspection.humanize import count_text, size_text
+from diskreplay.inspection.plain import plain
 from diskreplay.inspection.store_activity import checkpoints_elsewhere, time_of
 from diskreplay.store import format, manifest
 
@@ -344,6 +345,7 @@ def diff(
     Rows are compared by their numbers; `convert`, `trim`, `merge` and `import` number them from 0,
     so give `--newest` for a store that one of these made. Exit code 1 says that they differ in
     anything; the last line says whether the rows do. How rows are compressed makes no difference.
+    With --json a value that is no finite number is the text "NaN", "Infinity" or "-Infinity".
     """
     from diskreplay.inspection.difference import common_rows, differences
 
@@ -358,7 +360,7 @@ def diff(
             common = [[span.starts[0], span.starts[0] + span.rows] for span in spans]
             say_json({
                 "equal": not found, "rows_equal": not unlike, "rows_in_common": common,
-                "differences": found,
+                "differences": plain(found, spelled=True),
             })  # fmt: skip
         else:
             for what in found:

@@ -151,7 +151,10 @@ def show(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one row, or the rows of one episode, with their frames if the terminal can draw them."""
+    """Show one row, or the rows of one episode, with their frames if the terminal can draw them.
+
+    With --json a value that is no finite number is the text "NaN", "Infinity" or "-Infinity".
+    """
     from diskreplay.pictures.frame_field import retained
 
     if id is not None and episode is not None:
@@ -205,20 +208,22 @@ def _stack_ids(buffer: ReplayBuffer, id: int) -> np.ndarray:
 
 
 def _rows(buffer: ReplayBuffer, ids: np.ndarray) -> list[dict[str, Any]]:
-    """Each row as a dict; what is large is summed up by its range."""
+    """Each row as a dict; what is large is summed up by range, what is not finite is spelled."""
     rows = [{"id": int(id), "env": int(id % buffer.num_envs)} for id in ids]
     for name, (shape, _dtype) in buffer.fields.items():
         for start in range(0, len(ids), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             values = buffer.take(name, ids[part])
             if int(np.prod(shape)) > _SHOWN_VALUES:
-                values = [
-                    {"shape": shape, "min": value.min(), "max": value.max(), "mean": value.mean()}
-                    for value in values
-                ]
+                with np.errstate(invalid="ignore", over="ignore"):  # the mean may be no number
+                    values = [
+                        {"shape": shape, "min": value.min(), "max": value.max(),
+                         "mean": value.mean()}
+                        for value in values
+                    ]  # fmt: skip
             for row, value in zip(rows[part], values, strict=True):
                 row[name] = value
-    return plain(rows)
+    return plain(rows, spelled=True)
 
 
 def _print_rows(rows: list[dict[str, Any]], found: Episodes, number: int, total: int) -> None:
@@ -242,18 +247,20 @@ def _print_rows(rows: list[dict[str, Any]], found: Episodes, number: int, total:
 
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{number_text(value['min'])} to {number_text(value['max'])}"
+        return f"{_number(value['min'])} to {_number(value['max'])}"
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "yes" if value else ""
-    text = [
-        str(v) if isinstance(v, int) else number_text(v) for v in np.ravel(np.array(value, object))
-    ]
+    text = [str(v) if isinstance(v, int) else _number(v) for v in np.ravel(np.array(value, object))]
     if not isinstance(value, list):
         return text[0]
     more = f" ... ({len(text)})" if len(text) > _SMALL else ""
     return "[" + " ".join(text[:_SMALL]) + more + "]"
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else number_text(value)
 
 
 def _drawable(buffer: ReplayBuffer, field: str | None, out: Path | None) -> "FrameField | None":

@@ -108,7 +108,7 @@ def _field(buffer: ReplayBuffer, name: str, one: np.ndarray, is_picture: bool) -
         "shape": shape,
         "dtype": dtype,
         "is_picture": is_picture,
-        "values": values[:_SHOWN],
+        "values": plain(values[:_SHOWN], spelled=True),  # one is told from another
         "size": size,
         "names": component_names(buffer, name) if len(shape) == 1 and size <= _SHOWN else None,
     }

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from typer.testing import CliRunner
 
 import diskreplay
@@ -371,6 +372,19 @@ def test_more_rows_and_another_generator(cli, store, tmp_path):
     assert found["rows", "first and count"]["other"] == [0, 121]  # the fifth step ended an episode
     assert ("generator", "rng") in found
     assert ("value", "reward") not in found
+
+
+def test_values_that_are_not_finite_are_told_apart(cli, tmp_path):
+    for name, value in (("one", np.nan), ("other", np.inf)):
+        with diskreplay.ReplayBuffer(
+            tmp_path / name, observation_space=Box(-np.inf, np.inf, (2,)),
+            action_space=Discrete(2), capacity=10,
+        ) as buffer:  # fmt: skip
+            for _ in range(3):
+                buffer.add(np.array([value, -np.inf], np.float32), 1, 1.0, False, False)
+    found, _common = difference(cli, tmp_path / "one", tmp_path / "other")
+    value = found["value", "observation"]
+    assert (value["one"], value["other"]) == (["NaN", "-Infinity"], ["Infinity", "-Infinity"])
 
 
 def test_a_copy_is_one(cli, cli_json, make, tmp_path):

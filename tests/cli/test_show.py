@@ -235,3 +235,22 @@ def test_show_draws_the_stack_that_is_sampled(cli, make, tmp_path, monkeypatch):
         for row in (0, 1, 9, 11):
             cli("show", path, row)
         assert drawn == stacks
+
+
+@pytest.mark.parametrize("size", [4, 80])
+def test_what_is_not_finite_is_told_apart(cli, cli_json, tmp_path, size):
+    seen = np.tile(np.array([np.nan, np.inf, -np.inf, 1], np.float32), size // 4)
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Box(-np.inf, np.inf, (size,)),
+        action_space=Discrete(2), capacity=10, extras={"value": ((), "float64")},
+    ) as buffer:  # fmt: skip
+        for value in (-np.inf, 0.5):
+            buffer.add(seen, 1, 1.0, False, False, value=value)
+    rows = cli_json("show", tmp_path / "store", "--episode", 0)["rows"]
+    small = ["NaN", "Infinity", "-Infinity", 1]
+    large = {"shape": [size], "min": "NaN", "max": "NaN", "mean": "NaN"}
+    assert rows[0]["observation"] == (small if size == 4 else large)
+    assert [row["value"] for row in rows] == ["-Infinity", 0.5]
+    text = cli("show", tmp_path / "store", 0).stdout
+    assert ("[NaN Infinity -Infinity 1]" if size == 4 else "NaN to NaN") in text
+    assert "-Infinity" in cli("show", tmp_path / "store", "--episode", 0).stdout

@@ -45,3 +45,11 @@ def test_each_text_is_made_harmless():
     assert plain(value, lambda text: text.replace("\x1b", "?")) == {
         "k?": ["v?", {"x": "p?"}, 1, None], "n": {"at": "?", "values": [1.0]},
     }  # fmt: skip
+
+
+def test_what_is_not_finite_is_spelled():
+    value = {"x": np.array([np.nan, np.inf, 1.5]), "y": [Point(Path("a"), np.array(-np.inf))]}
+    found = plain(value, spelled=True)
+    assert found == {"x": ["NaN", "Infinity", 1.5], "y": [{"at": "a", "values": "-Infinity"}]}
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert [float(text) for text in found["x"][1:]] == [np.inf, 1.5]  # Python reads them back

@@ -13,6 +13,7 @@ pytest.importorskip("selenium")
 
 from selenium.webdriver import ActionChains, Keys
 
+from diskreplay.view import shown_stores
 from diskreplay.view.shown_stores import key_of
 from tests.view.browsing import complaints, resize, until
 from tests.view.served import OPTIONS, add, at, go, served
@@ -222,6 +223,39 @@ def test_a_hostile_store_runs_no_script(tmp_path, driver):
         )
         assert refused == "TypeError"
     complaints(driver)
+
+
+def test_what_is_not_shown_is_said(tmp_path, driver, monkeypatch):
+    monkeypatch.setattr(shown_stores, "_MOST_STORES", 2)
+    monkeypatch.setattr(shown_stores, "_FRESH", 0.0)
+    with diskreplay.ReplayBuffer(tmp_path / "live", **OPTIONS) as buffer:
+        add(buffer, 0, 5)
+        buffer.save(tmp_path / "checkpoints", 1)
+        cards = "[...document.querySelectorAll('a.store')].map((card) => card.textContent)"
+        with served(tmp_path) as url:
+            go(driver, url, "#/all")
+            until(driver, f"{cards}.length === 2 && {cards}[1].includes('_ckpt.1')")
+            assert text(driver, "header p") == ""
+            buffer.save(tmp_path / "checkpoints", 2, keep=None)  # it stands where the older one did
+            until(driver, f"{cards}.length === 2 && {cards}[1].includes('_ckpt.2')")
+            until(driver, "document.querySelector('header p').textContent === arguments[0]",
+                  "Not shown: 1 checkpoint. A store that is named on the command line is always"
+                  " shown.")  # fmt: skip
+    complaints(driver)
+
+
+def test_a_row_whose_numbers_are_not_finite(tmp_path, driver):
+    path = tmp_path / "store"
+    with diskreplay.ReplayBuffer(
+        path, observation_space=Box(-np.inf, np.inf, (3,)), action_space=Discrete(2), capacity=10
+    ) as buffer:
+        for _ in range(3):
+            buffer.add(np.array([np.nan, np.inf, -np.inf], np.float32), 1, 1.0, False, False)
+    with served(path) as url:
+        go(driver, url, f"#/{key_of(path)}/rows/1")
+        wanted = "observation[0]: NaN   observation[1]: Infinity   observation[2]: -Infinity"
+        until(driver, "document.querySelector('.numbers')?.textContent === arguments[0]", wanted)
+        assert complaints(driver) == []
 
 
 @pytest.mark.costly

@@ -87,3 +87,17 @@ def test_a_picture_of_an_extra_is_that_which_is_stored(tmp_path, space):
         answered = client.get(f"/api/{picture}?field=map&which=observation")
         assert answered.status_code == 404
         assert "stored expected for map, which is no observation" in answered.json()["error"]
+
+
+def test_what_is_not_finite_is_told_apart(tmp_path):
+    space, seen = Box(-np.inf, np.inf, (4,)), np.array([np.nan, np.inf, -np.inf, 1], np.float32)
+    with diskreplay.ReplayBuffer(
+        tmp_path / "s", observation_space=space, action_space=Discrete(2), capacity=10
+    ) as buffer:
+        for _ in range(3):
+            buffer.add(seen, 1, 1.0, False, False)
+    with serving(tmp_path) as client:
+        fields = asked(client, of(tmp_path / "s", "rows/1"))["fields"]
+    assert {each["name"]: each["values"] for each in fields}["observation"] == [
+        "NaN", "Infinity", "-Infinity", 1,
+    ]  # fmt: skip
