@@ -30,6 +30,7 @@ from diskreplay.view.guard import Guard
 from diskreplay.view.query import number, text
 from diskreplay.view.readers import Readers
 from diskreplay.view.shown_stores import ShownStore, ShownStores
+from diskreplay.view.store_reader import unless_moved
 
 _SWEEP = 15.0  # seconds
 
@@ -106,7 +107,7 @@ def _answering(readers: Readers, answer: Answer) -> Callable[[Request], Response
 
     def endpoint(request: Request) -> Response:
         try:
-            answered = answer(readers, request)
+            answered = unless_moved(lambda: answer(readers, request))
         except InvalidInputError as error:
             return Json({"error": str(error)}, 404)
         except (DiskReplayError, FileNotFoundError) as error:

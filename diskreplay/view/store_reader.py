@@ -5,14 +5,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import DiskReplayError, FormatError, StorageError
+from diskreplay.errors import DiskReplayError, FormatError, StorageError, StoreMovedError
 from diskreplay.inspection.store_activity import Writer, last_write, writer_of
 from diskreplay.locks import Lock
 from diskreplay.store import files, private
@@ -27,7 +27,11 @@ _LEAST_AGE, _AT_REST = (
     15.0,
 )  # seconds from one look to the next: of a store that changes or not
 _SHARE = 12  # so many times what a look costs lies between two of them
+_ATTEMPTS = 4  # to read a store that is moved amid it
 _QUIET = 10.0  # seconds without a row after which a writer is not said to write
+
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -175,7 +179,7 @@ class StoreReader:
                 "key": self.store.key, "time": now, "path": str(path), "message": None, "pid": None,
             }  # fmt: skip
             try:
-                document |= self._counted(now)
+                document |= unless_moved(lambda: self._counted(now))
                 document["state"], document["pid"] = self._state(now, path)
                 written = last_write(path)
                 if document["state"] == "writing":
@@ -296,6 +300,21 @@ class StoreReader:
                 self._take()
         finally:
             self._looking.release()
+
+
+def unless_moved(read: Callable[[], T]) -> T:
+    """What `read` returns, which is called again where the store was moved amid it: `load` and
+    `clear` put another one in its place, which the next call opens.
+
+    Raises
+    ------
+    DiskReplayError
+        As `read` does.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(StoreMovedError):
+            return read()
+    return read()
 
 
 def _is_held(writer: Writer | None) -> bool:

@@ -1,5 +1,6 @@
 """A store that is read while all may happen to it."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import threading
 import numpy as np
 
 import diskreplay
+from diskreplay.errors import StoreMovedError
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.view import store_reader
 from diskreplay.view.shown_stores import key_of
@@ -211,3 +213,20 @@ def test_counts_of_other_rows_are_told_apart(tmp_path, readers, monkeypatch):
         pulse = reader.pulse()
         assert pulse["events"][-1]["text"] == "it was loaded over or cleared"
         assert len(pulse["events"]) == 4
+
+
+def test_a_store_that_is_loaded_amid_a_pulse(tmp_path, readers, monkeypatch):
+    """It is not called unreadable: another one is in its place by then."""
+    path = tmp_path / "store"
+    record(path, (5,))
+    reader, moves = readers.of(key_of(path)), [StoreMovedError(errno.ESTALE, "moved", str(path))]
+    opened = StoreReader._opened
+
+    def moved_once(self):
+        if moves:
+            raise moves.pop()
+        return opened(self)
+
+    monkeypatch.setattr(StoreReader, "_opened", moved_once)
+    pulse = reader.pulse()
+    assert (pulse["state"], pulse["message"], pulse["rows"]) == ("closed", None, 6)

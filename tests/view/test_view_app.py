@@ -1,5 +1,6 @@
 """What the page is answered."""
 
+import errno
 import os
 
 import pytest
@@ -8,7 +9,8 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 
 import diskreplay
-from diskreplay.view import shown_stores
+from diskreplay.errors import StoreMovedError
+from diskreplay.view import app, shown_stores
 from diskreplay.view.shown_stores import key_of
 from tests.pictures.making import record
 from tests.view.serving import asked, of, serving
@@ -72,6 +74,23 @@ def test_a_number_that_is_none(tmp_path):
             answered = client.get(f"/api/{of(tmp_path / 'store', 'pulse')}", params={"after": text})
             assert answered.status_code == 404
             assert answered.json()["error"] == f"after: a number expected, found '{text}'"
+
+
+@pytest.mark.parametrize(("moves", "code"), [(1, 200), (3, 200), (4, 409)])
+def test_a_store_that_is_loaded_amid_an_answer(tmp_path, monkeypatch, moves, code):
+    asked_for = []
+
+    def answer(_readers, _request):
+        asked_for.append(None)
+        if len(asked_for) <= moves:
+            raise StoreMovedError(errno.ESTALE, "moved", str(tmp_path))
+        return {"fine": True}
+
+    monkeypatch.setattr(app, "_ANSWERS", [("once", answer)])
+    with serving(tmp_path) as client:
+        answered = client.get("/api/once")
+    assert answered.status_code == code
+    assert answered.json() == {"fine": True} or "moved" in answered.json()["error"]
 
 
 def test_a_damaged_store_is_said_to_be(tmp_path):
