@@ -203,7 +203,9 @@ def _fill(
 ) -> np.ndarray:
     """Copy all rows but padding; the slots they were in, in the order of their ids."""
     base = max(add_count - slots, 0)
-    padding = Padding(buffer.stack_size, known_start=base == 0)
+    # With stacks, both originals begin with a padding. Files without it begin inside an episode,
+    # also those of a ring that is not full: what `write` makes of an evicted beginning.
+    padding = Padding(buffer.stack_size, known_start=buffer.stack_size == 1 and base == 0)
     ends = _episode_ends(files)
     done, kept = 0, []
     for chunk in files.in_time_order(names, add_count, slots):

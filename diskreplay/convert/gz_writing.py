@@ -84,8 +84,11 @@ def write(
     stack_size = buffer.stack_size if stack_size is None else stack_size
     rows, ended, cut = _layout(buffer, stack_size)
     slots = max(capacity or buffer.capacity or len(rows), 1)
+    lacks_older = len(rows) > slots or buffer.bounds[0, 0] > 0
     rows, ended, cut = rows[-slots:], ended[-slots:], cut[-slots:]
     add_count = len(rows)
+    if lacks_older and add_count == slots:
+        add_count += slots  # the same cursor, and as the originals say that older rows are gone
     contents: dict[str, Iterable[bytes]] = {}
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -98,7 +101,7 @@ def write(
             if name == "action" and isinstance(buffer.action_space, gym_spaces.Discrete):
                 dtype = np.dtype(np.int32)
             chunks = _column(buffer, name, rows, progress)
-        padded = _padded(chunks, slots - add_count, shape, dtype)
+        padded = _padded(chunks, slots - len(rows), shape, dtype)
         contents[STORE_PREFIX + name] = npy_pieces((slots, *shape), dtype, padded)
     attributes = {"add_count": np.array(add_count)}
     if flavour == "dopamine":

@@ -15,9 +15,10 @@ class Padding:
     ----------
     stack_size : int
     known_start : bool
-        Whether the first row is the first of an episode. Otherwise what came before it is gone:
-        zero rows at the very front are taken for the rest of an episode's padding, and without any
-        the first row is somewhere in an episode.
+        Whether the first row is the first of an episode. Otherwise what came before it may be gone.
+        With a whole padding at the very front an episode begins there. With fewer zero rows, or
+        none, the first row is somewhere in an episode: these may be the rest of a padding, or rows
+        that hold zeros, and those are left out.
     """
 
     def __init__(self, stack_size: int, *, known_start: bool) -> None:
@@ -84,11 +85,11 @@ class Padding:
             self._front += zeros  # the ring's last slots: the padding may go on in its first
             return False
         self._known = True
-        if self._front + zeros:
-            self._place = self._found = self._pads - zeros
-        else:
-            self._place, self._found = 2 * self._pads + 1, self._pads
-            self._last = False
+        self._place = self._found = self._pads - zeros
+        if self._front + zeros < self._pads or not self._pads:
+            # A row of the middle, counted from `stack_size` on: it is not sampled, as its stack is
+            # gone. Zeros instead of a stack that nobody knows would be frames that the agent never saw.
+            self._found = -1 - zeros
         return True
 
 

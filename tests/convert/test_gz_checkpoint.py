@@ -52,7 +52,6 @@ def test_rows_come_in_time_order_without_padding(
     )  # fmt: skip
     expected = ring.retained()
     stored = min(len(ring.rows), capacity)
-    oldest = ring.rows[-stored] if stored else None
     assert not seen or seen[-1] == (stored, stored)
     with diskreplay.open(path) as buffer:
         assert (buffer.stack_size, buffer.update_horizon) == (stack, horizon)
@@ -67,12 +66,13 @@ def test_rows_come_in_time_order_without_padding(
         assert fields["terminated"].tolist() == [bool(row[3]) for row in expected]
         assert fields["truncated"].tolist() == [row[5] and not row[3] for row in expected]
         assert not fields["is_final"].any()
-        # Whether the beginning of each row's episode is there; without padding before it, nothing
-        # says that the very first row is one.
+        # Whether the beginning of each row's episode is there; without its whole padding before it,
+        # nothing says that the very first row is one.
+        whole = ring.rows[-stored : stack - 1 - stored or None] if stored else []
+        is_whole = all(row is None for row in whole) and (stack > 1 or len(ring.rows) <= capacity)
         known = []
         for row in expected:
-            unsure = not known and len(ring.rows) > capacity and oldest is not None
-            known.append((row[7] == 0 and not unsure) or (bool(known) and known[-1]))
+            known.append((row[7] == 0 and (bool(known) or is_whole)) or (bool(known) and known[-1]))
         for i, row in enumerate(expected):
             if known[i]:
                 assert fields["step"][i] == row[7]
@@ -97,10 +97,38 @@ def test_rows_come_in_time_order_without_padding(
             assert batch.action.tolist() == [expected[i - first][1] for i in sampleable]
 
 
+@pytest.mark.parametrize("flavour", ["reagent", "dopamine"])
+@pytest.mark.parametrize("slots", [20, 30])  # a ring that is full, and one that is not
+def test_stacks_of_an_evicted_beginning_are_not_made_up(tmp_path, flavour, slots):
+    """Also where a row holds zeros, so that it looks like the rest of a padding."""
+    for name, black in (("one", -1), ("two", 81)):
+        with make_numbered(stack_size=4, capacity=20) as buffer:
+            for number in range(1, 101):
+                is_black = number == black
+                buffer.add([0 if is_black else number], int(not is_black), 0.0, False, False)
+            gz_checkpoint.write(buffer, tmp_path / name, 1, flavour=flavour, capacity=slots)
+            expected = buffer.gather(np.sort(buffer.sampleable_ids())).observation[..., 0].tolist()
+            path = gz_checkpoint.read(tmp_path / name, 1, tmp_path / f"{name}.store", stack_size=4)
+            buffer.load(tmp_path / name, 1)
+            loaded = buffer.gather(np.sort(buffer.sampleable_ids())).observation[..., 0].tolist()
+        assert len(expected) == 16
+        with diskreplay.open(path) as back:
+            found = back.gather(np.sort(back.sampleable_ids())).observation[..., 0].tolist()
+        lost = int(black > 0)  # the black row is taken for padding, which is left out
+        assert loaded == found == expected[lost:]
+
+
+def make_numbered(**options):
+    return diskreplay.ReplayBuffer(
+        None, observation_space=spaces.Box(0, 255, (1,), np.uint8),
+        action_space=spaces.Discrete(4), **options,
+    )  # fmt: skip
+
+
 def test_priorities_both_ways(tmp_path):
     with diskreplay.PrioritizedReplayBuffer(
         None, observation_space=spaces.Box(0, 255, (2,), np.uint8), stack_size=3, alpha=0.5,
-        action_space=spaces.Discrete(4), capacity=20,
+        action_space=spaces.Discrete(4), capacity=24,  # all rows and their padding
     ) as buffer:  # fmt: skip
         for i in range(17):
             buffer.add(np.full(2, i + 1, np.uint8), i % 4, float(i), i % 6 == 5, False)

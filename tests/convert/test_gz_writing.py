@@ -51,6 +51,7 @@ def test_a_store_is_written_as_the_originals_have_it(
             step = 0 if is_last else step + 1
         gz_checkpoint.write(buffer, directory, 1, flavour=flavour, capacity=capacity)
     kept = ring.rows[-capacity:]
+    lacks_older = len(ring.rows) > capacity
     ring.rows, ring.capacity = kept, capacity
     slots = ring.slots()
     for at, (name, shape, dtype) in enumerate(COLUMNS):
@@ -59,7 +60,7 @@ def test_a_store_is_written_as_the_originals_have_it(
         zero = np.zeros(shape, dtype)
         expected = [zero if row is None else np.asarray(row[at], dtype) for row in slots]
         np.testing.assert_array_equal(found, np.stack(expected))
-    assert load_array(directory, "add_count") == len(kept)
+    assert load_array(directory, "add_count") == len(kept) + capacity * lacks_older
     names = {name.split("_ckpt.")[0] for name in os.listdir(directory)}
     if flavour == "dopamine":
         expected = [(len(kept) - 2 + i) % capacity for i in range(stack + 2)]
@@ -127,6 +128,16 @@ def test_a_beginning_that_is_evicted_has_no_padding(tmp_path):
     expected = [*range(9, 16), 0, 0, *range(16, 21)]
     assert shown == expected + [0] * (30 - len(expected))
     assert load_array(tmp_path, "add_count") == len(expected)
+
+
+@pytest.mark.parametrize(("rows", "counted"), [(12, 12), (13, 24), (40, 24)])
+def test_a_full_ring_says_whether_older_rows_are_gone(tmp_path, rows, counted):
+    """By a count above its slots, with the cursor at the first of them."""
+    with make(capacity=12, stack_size=1) as buffer:
+        add(buffer, rows)
+        gz_writing.write(buffer, tmp_path, 1, flavour="dopamine")
+    assert load_array(tmp_path, "add_count") == counted
+    assert load_array(tmp_path, "invalid_range").tolist() == [11, 0]
 
 
 def test_the_padding_is_that_of_the_buffer_that_loads_it(tmp_path):

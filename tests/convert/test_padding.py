@@ -44,8 +44,8 @@ def test_from_the_first_row_of_an_episode_on(stack):
 
 @pytest.mark.parametrize("stack", [1, 2, 4])
 def test_from_anywhere_in_an_episode_on(stack):
-    """What came before is gone: the rest of an episode's padding, or none and then no row before
-    the next episode is said to have its stack."""
+    """What came before is gone: without a whole padding no row before the next episode is said to
+    have its stack."""
     rng = np.random.default_rng(10 + stack)
     for _ in range(120):
         values, ended, steps = stream(rng, stack, 6)
@@ -59,25 +59,31 @@ def test_from_anywhere_in_an_episode_on(stack):
         np.testing.assert_array_equal(is_padding[after], steps[first_end + 1 :] < 0)
         real = steps[first_end + 1 :]
         np.testing.assert_array_equal(step[after][real >= 0], real[real >= 0])
-        if steps[begin] < 0:  # the padding is there, and so is the start
+        if stack > 1 and (steps[begin : begin + stack - 1] < 0).all():  # so the start is there
             np.testing.assert_array_equal(is_padding, steps[begin:] < 0)
             np.testing.assert_array_equal(step[~is_padding], steps[begin:][steps[begin:] >= 0])
-        elif values[begin]:
+        else:
             rows = first_end + 1 - begin
-            assert not is_padding[:rows].any()
-            np.testing.assert_array_equal(step[:rows], stack + np.arange(rows))
+            zeros = int((np.cumsum(values[begin : begin + stack - 1]) == 0).sum())
+            if zeros == stack - 1 > 0:  # rows that hold zeros, as many as a padding has
+                continue
+            np.testing.assert_array_equal(is_padding[:rows], np.arange(rows) < zeros)
+            counted = stack + np.arange(rows - zeros)
+            np.testing.assert_array_equal(step[zeros:rows], counted)
 
 
 def test_padding_that_ends_with_the_ring():
-    """Zeros in its last slots, which go on in its first ones."""
-    padding = Padding(4, known_start=False)
-    no = np.zeros(1, np.bool_)
-    for _ in range(2):
-        is_padding, _step = padding.find({"a": np.zeros((1, 2))}, no)
-        assert is_padding.tolist() == [True]
-    is_padding, step = padding.find({"a": np.array([[0, 0], [5, 5], [0, 0]])}, np.zeros(3, bool))
-    assert is_padding.tolist() == [True, False, False]
-    assert step.tolist() == [0, 0, 1]
+    """Zeros in its last slots, which go on in its first ones: whole, or the rest of one."""
+    for last_slots, steps in ((2, [0, 0, 1]), (1, [0, 4, 5])):
+        padding = Padding(4, known_start=False)
+        no = np.zeros(1, np.bool_)
+        for _ in range(last_slots):
+            is_padding, _step = padding.find({"a": np.zeros((1, 2))}, no)
+            assert is_padding.tolist() == [True]
+        frames = np.array([[0, 0], [5, 5], [0, 0]])
+        is_padding, step = padding.find({"a": frames}, np.zeros(3, bool))
+        assert is_padding.tolist() == [True, False, False]
+        assert step.tolist() == steps
 
 
 def test_no_rows():
