@@ -11,7 +11,9 @@ any                         its transitions, a frame each, with ``next.done`` in
 has a final row             that observation goes, without loss, into ``diskreplay/final.parquet``,
                             which LeRobot does not look at and `from_lerobot` reads
 has frames of its own       they end an episode: what comes behind them is the next one
-its beginning is evicted    what is retained, as an episode
+its beginning is evicted    what is retained, as an episode. ``diskreplay/final.parquet`` says which
+                            step is the first, so that `from_lerobot` makes no stacks of it that the
+                            agent never saw
 =========================== ========================================================================
 
 The files are ``data/chunk-000/file-000.parquet`` and so on, ``videos/<feature>/chunk-000/...mp4``,
@@ -145,7 +147,7 @@ def to_lerobot(
 def _write_episode(
     writer: LeRobotWriter, buffer: ReplayBuffer, ids: np.ndarray, final: int
 ) -> None:
-    names = [f.field for f in writer.features] + ["reward", "terminated", "truncated"]
+    names = [f.field for f in writer.features] + ["reward", "terminated", "truncated", "step"]
     ids = take_retained(buffer, [], ids)[0]  # a writer evicts the oldest first
     size = rows_within(buffer, _PIECE_BYTES)
     started = False
@@ -157,7 +159,8 @@ def _write_episode(
             started = False
         if len(kept):
             if not started:
-                writer.begin_episode(len(ids) - start - (len(part) - len(kept)))
+                length = len(ids) - start - (len(part) - len(kept))
+                writer.begin_episode(length, int(columns["step"][0]))
             writer.write(columns)
             started = True
     if not started:
@@ -239,6 +242,7 @@ def from_lerobot(
         ) as importer:
             rows = rows_within(importer.buffer, _PIECE_BYTES)
             for episode in wanted:
+                importer.buffer.end_episode()  # of one that was cut, as the next may count on
                 for columns in _rows(source, importer.buffer, episode, rows):
                     importer.buffer.extend(columns)
                 importer.progress(source.length(episode), total)
@@ -260,10 +264,11 @@ def _rows(
 ) -> Iterator[dict[str, np.ndarray]]:
     """The rows of an episode, `size` at a time, and its final row."""
     length = source.length(episode)
+    first_step = source.first_steps.get(episode % source.num_episodes, 0)
     for start in range(0, length, size):
         part = slice(start, min(start + size, length))
         columns = source.read(episode, part.start, part.stop)
-        step = np.arange(part.start, part.stop)
+        step = first_step + np.arange(part.start, part.stop)
         yield columns | {"step": step, "is_final": np.zeros(len(step), np.bool_)}
     final = source.final(episode)
     if final is None:
@@ -271,4 +276,4 @@ def _rows(
     columns = {name: np.zeros((1, *shape), dtype) for name, (shape, dtype) in buffer.fields.items()}
     names = StoredSpace.of(buffer.observation_space, "observation").names
     columns |= {name: final[name] for name in names}
-    yield columns | {"step": np.array([length]), "is_final": np.ones(1, np.bool_)}
+    yield columns | {"step": np.array([first_step + length]), "is_final": np.ones(1, np.bool_)}

@@ -48,6 +48,9 @@ class LeRobotFiles:
     features : list of Feature
         What there is besides rewards, ends and counters, as fields of a store.
     num_episodes : int
+    first_steps : dict of int to int
+        Which step of its episode the first frame is, by the episode's number, where that is not 0:
+        its beginning is lacking.
 
     Raises
     ------
@@ -63,6 +66,7 @@ class LeRobotFiles:
         self._episodes = self._read_episodes()
         self.num_episodes = len(self._episodes)
         self._document, self._finals = self._read_finals()
+        self.first_steps = _first_steps(self.path / FINAL, self._document or {})
         self.features = self._own_features() if self._document else self._foreign_features()
         self._videos: dict[str, VideoReader] = {}
         self._table: tuple[Path | None, Any] = (None, None)
@@ -371,3 +375,13 @@ class LeRobotFiles:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def _first_steps(path: Path, document: Mapping[str, Any]) -> dict[int, int]:
+    try:
+        return {
+            int(episode): numbers.integer("first_steps", step, 1, numbers.LAST_STEP)
+            for episode, step in document.get("first_steps", {}).items()
+        }
+    except _DAMAGED as error:
+        raise FormatError(f"{path}: damaged ({error})") from error

@@ -74,19 +74,24 @@ class LeRobotWriter:
         self._about: list[dict[str, Any]] = []
         self._about_files = _Files(root, _ABOUT)
         self._finals: list[tuple[int, dict[str, np.ndarray]]] = []
+        self._first_steps: dict[int, int] = {}
         self._totals: dict[str, Totals] = {}
         self._frames = self._episodes = 0
 
     # -- an episode
 
-    def begin_episode(self, length: int) -> None:
+    def begin_episode(self, length: int, first_step: int) -> None:
         """Begin the next episode; a new file too, where the last one is large enough.
 
         Parameters
         ----------
         length : int
             Transitions that come, or some more.
+        first_step : int
+            Which step of the episode is the first: not 0 where its beginning is lacking.
         """
+        if first_step:
+            self._first_steps[self._episodes] = first_step
         if self._data is None or self._data_path.stat().st_size > _DATA_BYTES:
             self._close_data()
             self._data_path = self._data_files.next()
@@ -304,7 +309,7 @@ class LeRobotWriter:
         pa = self._pa
         document = {
             "lerobot_version": VERSION, "buffer": options, "largest_priority": None,
-            "pictures": self._pictures,
+            "pictures": self._pictures, "first_steps": self._first_steps,
         }  # fmt: skip
         seen = [f for f in self.features if f.field.partition("/")[0] == "observation"]
         types = {f.field: type_of(pa, f.shape, f.dtype) for f in seen}

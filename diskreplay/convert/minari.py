@@ -12,7 +12,9 @@ terminated without one      all of it; the last observation is zeros. The value 
 truncated without one, cut, all but its last transition, of which nobody knows what it led to. Its
 or still open               own observation is the last one, and the step before it is marked
                             truncated: the recording stops there, and bootstrapping is right
-its beginning is evicted    what is retained, as an episode
+its beginning is evicted    what is retained, as an episode. Its metadata say as
+                            ``diskreplay_first_step`` which step is the first, so that `from_minari`
+                            makes no stacks of it that the agent never saw
 =========================== ========================================================================
 
 Every extra becomes an info of its name. Infos have T + 1 entries too: the first belongs to the
@@ -39,6 +41,7 @@ from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
 from diskreplay.extensions import needed
 from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open
+from diskreplay.store import numbers
 from diskreplay.stored_space import StoredSpace
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ __all__ = ["from_minari", "to_minari"]
 
 _OURS = "diskreplay"  # in a data set's metadata: what Minari has no word for
 _PADDED = "diskreplay_padded"  # in an episode's: its last observation is made up
+_FIRST_STEP = "diskreplay_first_step"  # in an episode's, where those before it are lacking
 _NO_SEED = -1
 _REMINDERS = ".* is set to None|env_spec is None"  # of the metadata one might give
 
@@ -112,7 +116,7 @@ def to_minari(
     out.
     """
     minari = _minari()
-    padded: list[bool] = []
+    about: list[dict[str, Any]] = []
     with new_dataset(dataset_id) as root:
         episodes = episodes_of(buffer)
         with warnings.catch_warnings(), datasets_below(root):
@@ -128,10 +132,10 @@ def to_minari(
         as_lists = storage.FORMAT != "hdf5"
         advance = progress or (lambda amount, total: None)
         with telling_nothing(storage) as check:
-            storage.update_episodes(_written(buffer, episodes, padded, as_lists, advance, check))
-            if not padded:
+            storage.update_episodes(_written(buffer, episodes, about, as_lists, advance, check))
+            if not about:
                 raise InvalidInputError(f"{buffer.path}: no whole step to write to {dataset_id}")
-            storage.update_episode_metadata([{_PADDED: flag} for flag in padded])
+            storage.update_episode_metadata(about)
         storage.update_metadata({_OURS: options_of(buffer)})
     return minari.load_dataset(dataset_id)
 
@@ -139,37 +143,38 @@ def to_minari(
 def _written(
     buffer: ReplayBuffer,
     episodes: Episodes,
-    padded: list[bool],
+    about: list[dict[str, Any]],
     as_lists: bool,
     advance: Progress,
     check: Callable[[], None],
 ) -> Iterator["EpisodeBuffer"]:
-    """Minari's episodes one after the other; `padded` says which end with zeros, and `check` raises
+    """Minari's episodes one after the other; `about` gets the metadata of each, and `check` raises
     if one before could not be written."""
     for episode in range(len(episodes)):
         for piece, last in unbroken(episodes, episode):
             pad = bool(last < 0 and episodes.terminated[episode])
             rows = piece if last < 0 else np.append(piece, last)
-            written = _episode(buffer, rows, pad, as_lists)
+            first_step, written = _episode(buffer, rows, pad, as_lists)
             check()
             if written is not None:
-                padded.append(pad)
+                about.append({_PADDED: pad} | ({_FIRST_STEP: first_step} if first_step else {}))
                 yield written
         advance(1, len(episodes))
 
 
 def _episode(
     buffer: ReplayBuffer, ids: np.ndarray, pad: bool, as_lists: bool
-) -> "EpisodeBuffer | None":
+) -> "tuple[int, EpisodeBuffer | None]":
     """The observations of all these rows (and zeros behind them, to `pad`), and the steps from each
-    one to the next. Rows that a writer evicted meanwhile are left out; None if no step is left."""
+    one to the next, with the number of the first of these in the episode. Rows that a writer
+    evicted meanwhile are left out; None if no step is left."""
     from minari.data_collector import EpisodeBuffer
 
-    names = [name for name in buffer.fields if name not in ("step", "is_final")]
+    names = [name for name in buffer.fields if name != "is_final"]
     ids, columns = take_retained(buffer, names, ids)
     steps = len(ids) if pad else len(ids) - 1
     if steps < 1:
-        return None
+        return 0, None
     truncated = columns["truncated"][:steps]
     truncated[-1] |= not columns["terminated"][steps - 1]
     infos: dict[str, Any] = {}
@@ -185,7 +190,7 @@ def _episode(
     for name in observation.names:
         rows = columns[name]
         observations.append(np.concatenate([rows, np.zeros_like(rows[:1])]) if pad else rows)
-    return EpisodeBuffer(
+    return int(columns["step"][0]), EpisodeBuffer(
         seed=None if seed < 0 else seed,
         observations=observation.unflatten(observations),
         actions=action.unflatten([columns[name][:steps] for name in action.names]),
@@ -363,6 +368,8 @@ def _columns(
         )
     truncated[-1] |= not terminated[-1]
     rows = steps if about.get(_PADDED) else steps + 1
+    first_step = np.asarray(about.get(_FIRST_STEP, 0)).item()
+    first_step = numbers.integer(_FIRST_STEP, first_step, 0, numbers.LAST_STEP + 1 - rows)
     columns = {
         **_leaves(buffer.action_space, "action", found.actions),
         "reward": found.rewards, "terminated": terminated, "truncated": truncated,
@@ -381,7 +388,7 @@ def _columns(
     seen = _leaves(buffer.observation_space, "observation", found.observations)
     return columns | {
         **{name: values[:rows] for name, values in seen.items()},
-        "step": np.arange(rows), "is_final": np.arange(rows) == steps,
+        "step": first_step + np.arange(rows), "is_final": np.arange(rows) == steps,
     }  # fmt: skip
 
 

@@ -174,7 +174,7 @@ def expected_rows(recorded):
             if row["is_final"] and not piece:
                 continue  # a frame before the first transition, or a second one
             ended = row["terminated"]
-            piece.append(row | {"step": len(piece), "truncated": row["truncated"] and not ended})
+            piece.append(row | {"truncated": row["truncated"] and not ended})
             if row["is_final"]:
                 found, piece = found + piece, []
         found += piece
@@ -514,3 +514,56 @@ def test_an_episode_that_is_not_there(tmp_path, buffer):
     root = to_lerobot(buffer, tmp_path / "set", pictures="lossless")
     with pytest.raises(InvalidInputError, match="episode 7"):
         from_lerobot(root, tmp_path / "back", episodes=[0, 7])
+
+
+def evicted(tmp_path):
+    """A data set of 23 steps, of which the first episode lacks its first 3 and was cut after 5; the
+    next one has 15."""
+    with diskreplay.ReplayBuffer(
+        None, observation_space=Box(-999, 999, (1,), np.float32), stack_size=4, capacity=20,
+        action_space=Box(-1, 1, (1,), np.float32),
+    ) as buffer:  # fmt: skip
+        for step in range(23):
+            buffer.add([step], [0.0], 1.0, False, False)
+            if step == 7:
+                buffer.end_episode()
+        ids = np.sort(buffer.sampleable_ids())
+        return to_lerobot(buffer, tmp_path / "set"), buffer.gather(ids).observation
+
+
+def described(root, change):
+    """Change what the file of final observations says of the buffer."""
+    path = root / "diskreplay" / "final.parquet"
+    found = pq.read_table(path)
+    document = json.loads(found.schema.metadata[b"diskreplay"])
+    change(document)
+    pq.write_table(found.replace_schema_metadata({"diskreplay": json.dumps(document)}), path)
+
+
+def test_stacks_of_an_evicted_beginning_are_not_made_up(tmp_path):
+    root, stacks = evicted(tmp_path)
+    with from_lerobot(root, tmp_path / "back") as back:
+        found = back.gather(np.sort(back.sampleable_ids())).observation
+        np.testing.assert_array_equal(found, stacks)
+        assert back.take("step", np.arange(20)).tolist() == [*range(3, 8), *range(15)]
+    described(root, lambda document: document.pop("first_steps"))  # as versions before wrote it
+    with from_lerobot(root, tmp_path / "old") as back:
+        assert back.take("step", np.arange(20)).tolist() == [*range(5), *range(15)]
+
+
+def test_a_part_whose_steps_count_on_by_chance_begins_an_episode(tmp_path):
+    root, _stacks = evicted(tmp_path)
+    described(root, lambda document: document.update(first_steps={"0": 15}))
+    for chosen in ([1, 0], [1, -2]):
+        with from_lerobot(root, tmp_path / f"back{chosen[1]}", episodes=chosen) as back:
+            assert back.take("step", np.arange(20)).tolist() == list(range(20))
+            assert back.episodes().rows.tolist() == [15, 5]
+
+
+@pytest.mark.parametrize("told", [5, [], {"x": 1}, {"0": 0}, {"0": -3}, {"0": 2**31}, {"0": "3"}])
+def test_first_steps_that_say_something_else(tmp_path, told):
+    root, _stacks = evicted(tmp_path)
+    described(root, lambda document: document.update(first_steps=told))
+    with pytest.raises(FormatError, match=r"final\.parquet: damaged"):
+        from_lerobot(root, tmp_path / "back")
+    assert not (tmp_path / "back").exists()

@@ -264,6 +264,31 @@ def test_an_episode_whose_beginning_is_evicted():
     np.testing.assert_array_equal(second.observations[:, 0], range(46, 50))
 
 
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_stacks_of_an_evicted_beginning_are_not_made_up(data_format, tmp_path):
+    with make(capacity=20, stack_size=4) as buffer:
+        for step in range(50):
+            buffer.add(seen(step), 0, 1.0, step == 45, False, seen(99) if step == 45 else None)
+        dataset = to_minari(buffer, "evicted-v0", data_format=data_format)
+        about = list(dataset.storage.get_episode_metadata(range(2)))
+        assert [each.get("diskreplay_first_step") for each in about] == [31, None]
+        with from_minari(dataset, tmp_path / "back") as back:
+            ids, found = np.sort(buffer.sampleable_ids()), np.sort(back.sampleable_ids())
+            np.testing.assert_array_equal(
+                back.gather(found).observation, buffer.gather(ids).observation
+            )
+            assert back.take("step", np.arange(3)).tolist() == [31, 32, 33]
+    # As versions before left it, and damaged.
+    for told, fits in ((0, True), (-1, False), (2**31 - 15, False), ("x", False)):
+        dataset.storage.update_episode_metadata([{"diskreplay_first_step": told}], [0])
+        if fits:
+            with from_minari(dataset, tmp_path / "old") as back:
+                assert back.take("step", np.arange(3)).tolist() == [0, 1, 2]
+        else:
+            with pytest.raises(FormatError, match="first_step"):
+                from_minari(dataset, tmp_path / "none")
+
+
 def test_metadata_and_environment():
     with make(observation_space=Box(-10, 10, (4,), "float32"), action_space=Discrete(2)) as buffer:
         buffer.add(np.zeros(4), 0, 1.0, True, False, np.ones(4))
