@@ -337,6 +337,8 @@ def _take_in(path: Path, batch: Any, importer: Importer) -> None:
     def column(name: str) -> Any:
         if name not in batch.schema.names:
             raise FormatError(f"{path}: the column {name!r} is missing; export all of them")
+        if batch.schema.names.count(name) > 1:
+            raise FormatError(f"{path}: more than one column is called {name!r}")
         return batch.column(name)
 
     def values(field: str, array: Any, type_of: Callable[..., Any] = type_of) -> np.ndarray:

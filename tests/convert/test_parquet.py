@@ -308,6 +308,11 @@ def test_foreign_files(tmp_path, recorded):
         refused("damaged")
     pq.write_table(table.drop_columns("reward"), tmp_path / "other.parquet")
     refused("'reward' is missing")
+    for name in ("reward", "row", "final_observation/pose", "k"):
+        if name in table.column_names:
+            twice = table.append_column(name, table[name])
+            pq.write_table(twice, tmp_path / "other.parquet")
+            refused(f"more than one column is called '{name}'")
     nulls = pa.nulls(table.num_rows, pa.float32())
     at = table.schema.get_field_index("reward")
     pq.write_table(table.set_column(at, "reward", nulls), tmp_path / "other.parquet")
