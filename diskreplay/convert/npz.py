@@ -239,6 +239,13 @@ def _read_npz(archive: zipfile.ZipFile, members: dict[str, str], importer: Impor
         if "priority.npy" in archive.namelist():
             priority = member("priority", (), np.dtype(np.float64))
         begins = member("begins", *_FLAG)
+        all_members = [env, row, begins, *fields.values(), *([priority] if priority else [])]
+        for other in all_members:
+            if other.rows != env.rows:
+                raise FormatError(
+                    f"{other.name}: {other.rows} rows found, {env.rows} expected, as "
+                    "many as there are in 'env'"
+                )
         size = rows_within(buffer, _PIECE_BYTES)
         for start in range(0, env.rows, size):
             count = min(size, env.rows - start)
@@ -254,13 +261,15 @@ def _read_npz(archive: zipfile.ZipFile, members: dict[str, str], importer: Impor
                     is_first[which],
                 )  # fmt: skip
             importer.progress(count, env.rows)
+        for other in all_members:
+            other.check_end()
 
 
 class _Member:
     """An array of the archive, read from its beginning piece by piece."""
 
     def __init__(self, name: str, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self._name, self._file, self._shape, self._dtype = name, file, shape, dtype
+        self.name, self._file, self._shape, self._dtype = name, file, shape, dtype
         try:
             version = np.lib.format.read_magic(file)
             read = (
@@ -271,7 +280,7 @@ class _Member:
             found, is_fortran, stored = read(file)
         except _NO_ARRAY as error:
             raise FormatError(f"{name}: no array ({error})") from error
-        if found[1:] != shape or not found or stored != dtype or is_fortran:
+        if found[1:] != shape or not found or found[0] < 0 or stored != dtype or is_fortran:
             raise FormatError(
                 f"{name}: {stored} of shape {found} found, {dtype} of shape {('rows', *shape)} "
                 "in C order expected"
@@ -285,6 +294,14 @@ class _Member:
         while len(view):
             got = self._file.readinto(view)  # type: ignore[attr-defined]
             if not got:
-                raise FormatError(f"{self._name}: ends before its {self.rows} rows do")
+                raise FormatError(f"{self.name}: ends before its {self.rows} rows do")
             view = view[got:]
+        # NumPy takes any other byte for true here, and for something else there.
+        if self._dtype == np.bool_ and (values.view(np.uint8) > 1).any():
+            raise FormatError(f"{self.name}: a bool that is neither 0 nor 1")
         return values
+
+    def check_end(self) -> None:
+        """Refuse values behind the last row. zipfile compares the checksum only at the end."""
+        if self._file.read(1):
+            raise FormatError(f"{self.name}: goes on behind its {self.rows} rows")

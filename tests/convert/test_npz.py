@@ -95,6 +95,18 @@ def test_a_live_store_and_a_checkpoint(tmp_path, recorded):
             recorded.check_store(back)
 
 
+def header_says(path, arrays, names, shape):
+    """Write arrays, some of them with another number of rows in the header than there are."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                header = np.lib.format.header_data_from_array_1_0(array)
+                if name in names:
+                    header["shape"] = (*shape, *array.shape[1:])
+                np.lib.format.write_array_header_1_0(member, header)
+                member.write(array.tobytes())
+
+
 def test_what_is_refused(tmp_path, recorded):
     out = tmp_path / "all.npz"
     to_npz(recorded.buffer, out)
@@ -115,7 +127,18 @@ def test_what_is_refused(tmp_path, recorded):
     refused("missing", reward=None)
     refused("float64", reward=arrays["reward"].astype(float))
     refused("object", reward=arrays["reward"].astype(object))
-    refused("ends before", reward=arrays["reward"][:-1])
+    for name in ("env", "row", "reward", "begins"):
+        short, rows = arrays[name][:-1], len(arrays["env"])
+        found, wanted = (rows, rows - 1) if name == "env" else (rows - 1, rows)
+        refused(f"{found} rows found, {wanted} expected", **{name: short})
+    refused("neither 0 nor 1", terminated=(arrays["terminated"].view("u1") + 2).view(bool))
+    for shape, match in (((-5,), "shape"), ((rows + 1,), "rows found"), ((0,), "rows found")):
+        header_says(out, arrays, ["reward"], shape)
+        refused(match)
+    for shape, match in (((rows + 9,), "ends before"), ((rows - 9,), "goes on behind")):
+        header_says(out, arrays, list(arrays.keys() - {"diskreplay"}), shape)
+        refused(match)
+    to_npz(recorded.buffer, out, overwrite=True)
     refused("to_npz did not write it", diskreplay=None)
     refused("version 2", diskreplay=np.array(json.dumps(document | {"npz_version": 2})))
     whole = out.read_bytes()
