@@ -88,7 +88,7 @@ class Padding:
         self._place = self._found = self._pads - zeros
         if self._front + zeros < self._pads or not self._pads:
             # A row of the middle, counted from `stack_size` on: it is not sampled, as its stack is
-            # gone. Zeros instead of a stack that nobody knows would be frames that the agent never saw.
+            # gone. Zeros in its place would be frames that the agent never saw.
             self._found = -1 - zeros
         return True
 
