@@ -30,7 +30,7 @@ from diskreplay.extensions import needed
 from diskreplay.opening import open as open_buffer
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
-from diskreplay.store.paths import local
+from diskreplay.store.paths import local, resolved
 from diskreplay.stored_space import StoredSpace
 
 __all__ = ["from_csv", "to_csv"]
@@ -75,7 +75,8 @@ def to_csv(
     second and column; memory for 20,000 rows.
     """
     _pandas()
-    path = local(path, "path")
+    given, path = Path(path), _with_name(path)
+    path = resolved(path)  # behind a link, the description lies beside the table, not the link
     rows = timeline_of(buffer).finals_apart()
     observations = StoredSpace.of(buffer.observation_space, "observation").names
     numbers = sum(math.prod(buffer.fields[name][0]) for name in observations)
@@ -110,7 +111,7 @@ def to_csv(
             files.remove(_description_of(path))
             files.sync_dirs([path.parent])
             outputs.close()
-    return path
+    return given
 
 
 def from_csv(
@@ -126,7 +127,8 @@ def from_csv(
     Parameters
     ----------
     path : path
-        Of the .csv file; its .csv.json beside it.
+        Of the .csv file; its .csv.json beside it. Of a link, that beside what it leads to, or else
+        that beside the link.
     store_path, overwrite, progress, **options
         As for `diskreplay.convert.parquet.from_parquet`; `progress` does not know how many rows
         there are, and is told 0.
@@ -147,7 +149,7 @@ def from_csv(
         There is no pandas.
     """
     pandas = _pandas()
-    path = local(path, "path")
+    path = _with_name(path)
     document = _csv_document(path)
     with importing(
         document, store_path, path, overwrite=overwrite, progress=progress, options=options
@@ -155,6 +157,11 @@ def from_csv(
         try:
             names = document["columns"], document["finals"]
             dtypes = _csv_dtypes(importer.buffer, *names)
+            # pandas would take the first of two columns, and give the other another name.
+            header = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna()
+            if header.duplicated().any():
+                name = header[header.duplicated()].iloc[0]
+                raise FormatError(f"more than one column is called {name!r}")
             with pandas.read_csv(path, chunksize=_CSV_ROWS, dtype=dtypes) as frames:
                 for frame in frames:
                     _take_in(frame, *names, importer)
@@ -168,14 +175,21 @@ def from_csv(
     return open_buffer(store_path, mode="a")
 
 
-def _description_of(path: Path) -> Path:
+def _with_name(path: str | os.PathLike[str]) -> Path:
+    path = local(path, "path")
     if not path.name:
         raise InvalidInputError(f"path: a file expected, found {str(path)!r}")
+    return path
+
+
+def _description_of(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
 def _csv_document(path: Path) -> dict[str, Any]:
     described = _description_of(path)
+    if files.is_file(path) and files.is_file(beside := _description_of(resolved(path))):
+        described = beside  # where `to_csv` writes it, also if it is given a link
     for file in (path, described):
         if not files.is_file(file):
             what = "a directory" if files.is_dir(file) else "no such file"

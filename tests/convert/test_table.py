@@ -170,6 +170,12 @@ def test_what_is_refused(tmp_path, recorded):
 
     out.write_text(lines.replace("reward", "wages", 1))
     refused("reward")
+    named, *rows = lines.splitlines()
+    for name in ("reward", "row"):
+        for text in (f"{name},{named}", f"{named},{name}"):
+            cells = [f"9,{row}" if text.startswith(name) else f"{row},9" for row in rows]
+            out.write_text("\n".join([text, *cells]))
+            refused(f"more than one column is called '{name}'")
     out.write_text(lines.replace("False", "perhaps", 1))
     refused("not as to_csv wrote it")
     out.write_text(lines)
@@ -188,6 +194,30 @@ def test_what_is_refused(tmp_path, recorded):
         refused("not as to_csv wrote it")
     out.with_name("t.csv.json").unlink()
     refused("no such file")
+
+
+def test_through_a_link_the_description_lies_beside_the_table(tmp_path, recorded):
+    (tmp_path / "data").mkdir()
+    table, link = tmp_path / "data" / "t.csv", tmp_path / "latest.csv"
+    with diskreplay.ReplayBuffer(
+        None, observation_space=Box(-9, 9, (2,), np.float32), action_space=Discrete(4), capacity=9,
+        gamma=0.25,
+    ) as other:  # fmt: skip
+        other.add([1, 2], 3, 1.0, True, False)
+        to_csv(recorded.buffer, table)
+        link.symlink_to(table)
+        assert to_csv(other, link, overwrite=True) == link
+    assert link.is_symlink()
+    assert sorted(path.name for path in table.parent.iterdir()) == ["t.csv", "t.csv.json"]
+    assert not link.with_name("latest.csv.json").exists()
+    for number, path in enumerate((table, link)):
+        with from_csv(path, tmp_path / f"back{number}") as back:
+            assert (back.gamma, back.capacity) == (0.25, 9)
+    # A table and a description that are links to files of other names.
+    (tmp_path / "data" / "t.csv.json").rename(tmp_path / "data" / "about")
+    link.with_name("latest.csv.json").symlink_to(tmp_path / "data" / "about")
+    with from_csv(link, tmp_path / "back") as back:
+        assert back.gamma == 0.25
 
 
 def test_nothing_half_written_stays(tmp_path, recorded):
