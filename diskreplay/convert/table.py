@@ -75,8 +75,8 @@ def to_csv(
     second and column; memory for 20,000 rows.
     """
     _pandas()
-    given, path = Path(path), _with_name(path)
-    path = resolved(path)  # behind a link, the description lies beside the table, not the link
+    given = _with_name(path)
+    path = resolved(given)  # behind a link, the description lies beside the table, not the link
     rows = timeline_of(buffer).finals_apart()
     observations = StoredSpace.of(buffer.observation_space, "observation").names
     numbers = sum(math.prod(buffer.fields[name][0]) for name in observations)
