@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from diskreplay import fork
-from diskreplay.batch import Batch
 from diskreplay.draw_source import DrawSource
 from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
 from diskreplay.handover import Handover
 from diskreplay.locks import Lock, wait_for
 from diskreplay.options import Beta
+from diskreplay.prefetch_job import Job
 from diskreplay.signals import undisturbed
 from diskreplay.store import machine
 from diskreplay.thread_start import try_to_start
@@ -76,30 +76,6 @@ class UnderWay(NamedTuple):
                 f"{machine.memory() / 2**30:,.1f} GiB"
             )
         return found
-
-
-class Job:
-    """A batch that was asked for: drawn, then read, then made into what is taken.
-
-    Parameters
-    ----------
-    number : int
-        Counts the jobs of all prefetchers of a buffer, in the order in which they are asked for.
-    before : Lock
-        `drawn` of the job before this one.
-    """
-
-    def __init__(self, number: int, before: threading.Lock) -> None:
-        self.number, self.before = number, before
-        self.drawn_batch: Any = None
-        self.batch: Batch | None = None
-        self.handover: Handover | None = None
-        self.made: Any = None
-        self.error: BaseException | None = None
-        self.cancelled = False
-        self.begun, self.drawn, self.done = (threading.Lock() for _ in range(3))
-        self.drawn.acquire()
-        self.done.acquire()
 
 
 class Prefetcher:
@@ -171,7 +147,7 @@ class Prefetcher:
 
     def __next__(self) -> Any:
         """The oldest batch under way, or what was made of it; asks for another one to take its
-        place.
+        place. After Ctrl-C the next call gives what this one waited for.
 
         Raises
         ------
@@ -207,13 +183,19 @@ class Prefetcher:
             done_with, self._in_hand = self._in_hand, None
             if done_with is not None:
                 self._spare.append(done_with)
-            with self._buffer._lock:  # a save on another thread puts all batches under way back
-                self._others.draw_resumed()
-                self._others.put_back_void()
-                self.refill()
-                self._ask()
-                job = self._jobs.popleft()
-            job.done.acquire()
+            while True:
+                with self._buffer._lock:  # a save on another thread puts what is under way back
+                    self._others.draw_resumed()
+                    self._others.put_back_void()
+                    self.refill()
+                    if len(self._jobs) == self._depth:  # else a take that Ctrl-C ended has asked
+                        self._ask()
+                    job = self._jobs[0]
+                    if job.can_be_taken:
+                        self._jobs.popleft()  # not before: what Ctrl-C ends comes at the next take
+                        break
+                wait_for(job.done)
+                self._make(job)
             if job.error is not None:
                 self._let_go(job)
                 if job.drawn_batch is None:  # nothing to draw: nor was there for those behind it
@@ -221,12 +203,30 @@ class Prefetcher:
                     with self._buffer._lock:
                         self._others.put_back([self])
                 raise job.error
-            while job.batch is None:  # a reader's tail changed under it
-                self._draw_here(job, self._beta, again=True)
-            self._in_hand = job.handover or self._handovers()
-            if job.made is None:  # it was read here, or before anybody said what to make of it
-                job.made = self._in_hand.make(job.batch)
+            assert job.handover is not None
+            self._in_hand = job.handover
             return self._in_hand.give(job.made)
+
+    def _make(self, job: Job) -> None:
+        """Have what can be taken of a batch that a thread has done with: where a reader's tail
+        changed under it, or it was read before anybody said what to make of it.
+
+        It stays among those under way, so that a save on another thread may put it back meanwhile.
+        """
+        try:
+            while not (job.can_be_taken or job.cancelled):
+                if job.batch is None:
+                    self._draw_here(job, self._beta)
+                    continue
+                handover = self._take_spare()
+                handover.wait()
+                made = handover.make(job.batch)
+                with self._buffer._lock:
+                    if not job.cancelled:  # else another batch has the job's own by now
+                        self._let_go(job)
+                        job.handover, job.made = handover, made
+        except Exception as error:  # comes with the batch, as from the thread
+            job.error = error
 
     def _ask(self) -> None:
         """Have a thread draw and read a batch. With the buffer's lock held."""
@@ -314,16 +314,20 @@ class Prefetcher:
             if job.drawn.locked():
                 wait_for(job.drawn)
 
+    def wait_until_read(self) -> None:
+        """Wait until what was drawn is read. With the buffer's lock held: no more is drawn then."""
+        for job in self.under_way:
+            wait_for(job.done)
+
     def _cancel(self) -> list[tuple[int, Any]]:
-        """Give up all batches under way; those that were drawn, each with its number. See
-        `put_back`."""
+        """Give up all batches under way, after `wait_until_read`; those that were drawn, each with
+        its number. See `put_back`."""
         jobs = list(self._jobs)
         self._jobs.clear()
         drawn = []
         for job in jobs:
             job.cancelled = True
             if job.drawn_batch is not None:
-                job.done.acquire()  # its `rwlock` is released
                 drawn.append((job.number, job.drawn_batch))
                 self._let_go(job)
         return drawn
@@ -333,13 +337,15 @@ class Prefetcher:
         while not self._closed and len(self._jobs) < self._depth:
             self._ask()
 
-    def _draw_here(self, job: Job, beta: Beta | None, again: bool = False) -> None:
-        """Draw and read a batch on this thread; `again` if what was drawn could not be read."""
+    def _draw_here(self, job: Job, beta: Beta | None) -> None:
+        """Draw and read a batch on this thread; again, if what was drawn could not be read."""
         guard = self._buffer._new_guard()
         try:
             with self._buffer._lock:  # else a thread would draw the next batch with these numbers
-                if again:
-                    self._others._undo([job.drawn_batch])
+                if job.cancelled:  # meanwhile
+                    return
+                if job.drawn_batch is not None:
+                    self._others.undo(job)
                 job.drawn_batch = self._buffer._draw(self._size, beta, guard)
             job.batch = job.drawn_batch.read(**self._options)
         finally:
@@ -357,7 +363,8 @@ class Prefetcher:
             finally:  # after Ctrl-C too: what is asked for next waits for it
                 job.drawn.release()
                 job.done.release()
-            self._jobs.append(job)
+                if job.drawn_batch is not None or job.error is not None:
+                    self._jobs.append(job)  # else its numbers would never come again
 
     def claim(
         self, depth: int, batch_size: int, beta: Any, threads: int,
@@ -386,7 +393,7 @@ class Prefetcher:
         me = threading.get_ident()
         try:
             whose._busy.add(me)
-            with undisturbed():  # or closing again would leave threads and batches as they are
+            with undisturbed():  # or threads would stay
                 self._shut()
         finally:
             whose._busy.discard(me)
@@ -395,11 +402,11 @@ class Prefetcher:
         with self._taking:
             if self._closed:
                 return
-            self._closed = True
-        self._buffer._draw_pending()
-        with self._buffer._lock:
-            self._others.put_back([self])
-            self._others.forget(self)
+            self._buffer._draw_pending()
+            with self._buffer._lock:
+                self._others.put_back([self])
+                self._closed = True  # not before: a second Ctrl-C ends the waiting, and it is open
+                self._others.forget(self)
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:

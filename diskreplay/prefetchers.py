@@ -11,8 +11,10 @@ from diskreplay.errors import UsageError
 from diskreplay.handover import Handover
 from diskreplay.locks import Lock
 from diskreplay.options import Beta
-from diskreplay.prefetch import MOST_PREFETCHERS, Job, Prefetcher, UnderWay
+from diskreplay.prefetch import MOST_PREFETCHERS, Prefetcher, UnderWay
+from diskreplay.prefetch_job import Job
 from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.signals import undisturbed
 
 
 class Resumed(NamedTuple):
@@ -103,10 +105,30 @@ class Prefetchers:
         """
         had = [prefetcher for prefetcher in prefetchers if prefetcher._jobs]
         had.sort(key=lambda prefetcher: prefetcher._jobs[0].number)
-        drawn = [each for prefetcher in had for each in prefetcher._cancel()]
+        for prefetcher in had:  # first: Ctrl-C while this waits leaves all under way
+            prefetcher.wait_until_read()
+        self._whole(lambda: self._give_up(had))
+        return had
+
+    def _give_up(self, prefetchers: Sequence[Prefetcher]) -> None:
+        drawn = [each for prefetcher in prefetchers for each in prefetcher._cancel()]
         drawn.sort(key=itemgetter(0))
         self._undo([each for _, each in drawn])
-        return had
+
+    def undo(self, job: Job) -> None:
+        """Undo the draw of a batch that could not be read, which stays under way."""
+
+        def undo() -> None:
+            self._undo([job.drawn_batch])
+            job.drawn_batch = None
+
+        self._whole(undo)
+
+    def _whole(self, call: Callable[[], None]) -> None:
+        """Call what undoes draws. Ctrl-C amid it would leave batches given up whose numbers and
+        windows never come again, or come twice."""
+        with undisturbed():
+            call()
 
     def put_back_void(self) -> None:
         """Give up batches under way of rows that are gone, where `load` could not."""

@@ -77,14 +77,18 @@ class UnionMembers:
 
     def at_one_moment(self, call: Callable[[], Found]) -> Found:
         """What `call` returns, called while nobody adds, draws or updates. All that follows, but
-        `draw`, `choose` and `undo`, needs it."""
+        `held`, `draw`, `choose` and `undo`, needs it."""
 
         def caught_up() -> Found:
             for member in self._members:
                 member.catch_up()
             return call()
 
-        return holding(self._locks, caught_up)
+        return self.held(caught_up)
+
+    def held(self, call: Callable[[], Found]) -> Found:
+        """What `call` returns, called with the members' locks held."""
+        return holding(self._locks, call)
 
     @contextlib.contextmanager
     def _named(self, number: int) -> Iterator[None]:
@@ -210,7 +214,7 @@ class UnionMembers:
             for number, member in enumerate(self._members):
                 member.undo([part.drawn for part in parts if part.member == number])
 
-        holding(self._locks, each_of_its_own)
+        self.held(each_of_its_own)
 
     # -- priorities
 

@@ -1,6 +1,6 @@
 """The prefetcher of a union, which its members know of too."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from diskreplay.locks import Lock
@@ -38,6 +38,11 @@ class UnionPrefetchers(Prefetchers):
             if any(part.drawn.store not in stores for each in drawn for part in each.parts):
                 self.put_back(self.open)
             self._stores = stores
+
+    def _whole(self, call: Callable[[], None]) -> None:
+        # The members' locks first: what waits for them can be ended by Ctrl-C.
+        whole = super()._whole
+        self._members.held(lambda: whole(call))
 
     def _undo(self, drawn: Sequence[Any]) -> None:
         super()._undo(drawn)

@@ -19,6 +19,7 @@ from diskreplay.errors import FormatError
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.sequence_state import parse_new
+from diskreplay.signals import undisturbed
 from diskreplay.store import numbers, priorities
 from diskreplay.union_members import UnionMembers
 from diskreplay.union_prefetchers import UnionPrefetchers
@@ -89,11 +90,12 @@ class UnionState:
     def restore(self, rng: ReplayableRng, prefetchers: UnionPrefetchers) -> None:
         """Go on there; batches under way are given up. Needs the members locked."""
         prefetchers.put_back(prefetchers.open)
-        for member, start, leaves, largest in self._restored:
-            member.restore(start, leaves, largest)
-        for member, new in self._new:
-            member.restore_new(new)
-        rng.adopt(*self._rng)
+        with undisturbed():  # or some members would go on there, and others would not
+            for member, start, leaves, largest in self._restored:
+                member.restore(start, leaves, largest)
+            for member, new in self._new:
+                member.restore_new(new)
+            rng.adopt(*self._rng)
 
 
 def _check(name: str, leaves: np.ndarray, num_envs: int) -> None:

@@ -47,6 +47,7 @@ TOGETHER = {
     "integrations/transition_reading.py": ("reads of a ring", "integrations/test_sb3_disk.py"),
     "integrations/transition_ring.py": ("rows of a ring", "integrations/test_sb3_disk.py"),
     "owned_store_kind.py": ("stores of older APIs", "compat/test_slot_buffer.py", "test_slots.py"),
+    "prefetch_job.py": ("a batch under way", "test_prefetch.py", "test_prefetchers.py"),
     "prioritized.py": ("calls of a buffer", "test_sample_at.py", "test_other_alpha.py"),
     "remote/run_file.py": ("who publishes", "remote/test_checkpoints.py"),
     "ray/messages.py": ("what is sent", "on_ray/test_shard.py"),

@@ -44,7 +44,7 @@ LEVELS = [
     ["owned_store_kind"],
     ["sequence_view", "store_kind"],
     ["prefetchers"],
-    ["distribution", "indexed_store", "prefetch", "statistics"],
+    ["distribution", "indexed_store", "prefetch", "prefetch_job", "statistics"],
     ["draw_source", "drawable_rows", "followed_rows", "handover"],
     ["sequence_reader"],
     ["env_writer"],

@@ -1,6 +1,7 @@
 """Batches read ahead: which ones, how many, and what becomes of them."""
 
 import gc
+import signal
 import threading
 import time
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay import errors
+from diskreplay.batch_reader import BatchReader
+from diskreplay.prefetch import Prefetcher
 from tests import processes
 from tests.effort import effort
 
@@ -451,6 +454,166 @@ def test_an_error_of_the_draw_comes_in_its_turn_and_is_over_with_its_cause(tmp_p
             for _ in range(4):
                 assert len(next(ahead).id) == 16
             assert len(ahead._jobs) == ahead.depth
+
+
+# -- Ctrl-C
+
+
+@pytest.fixture
+def ctrl_c():
+    """What Python does by itself where nobody has said anything else."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press():
+    signal.raise_signal(signal.SIGINT)
+
+
+class Sources:
+    """A buffer, a view, a union and a union of views, with the same rows each time."""
+
+    def __init__(self, path):
+        self.path = path
+        options = {"prioritized": False, "capacity": None, "batch_size": 4}
+        self.buffers = [make(path / name, **options) for name in ("one", "other")]
+        self.union = diskreplay.ReplayUnion(self.buffers, mixture=[0.5, 0.5], seed=1)
+        sequences = {"online": True, "batch_size": 4}
+        self.view = self.buffers[0].sequences(2, name="own", **sequences)
+        self.views = self.union.sequences(2, name="all", **sequences)
+        for buffer in self.buffers:
+            record(buffer, 100)
+
+    def get(self, kind):
+        """What draws, and what saves it."""
+
+        def save():
+            self.buffers[0].save(self.path / "saved", 1)
+
+        return {
+            "buffer": (self.buffers[0], save),
+            "view": (self.view, save),
+            "union": (self.union, lambda: self.union.save(self.path / "union")),
+            "union of views": (self.views, lambda: self.views.save(self.path / "union")),
+        }[kind]
+
+    def close(self):
+        for each in (self.views, self.union, *self.buffers):
+            each.close()
+
+
+KINDS = ["buffer", "view", "union", "union of views"]
+
+
+def ids(batch):
+    return batch["id"].tolist()
+
+
+def undisturbed_draws(path, kind, count):
+    """What comes where nobody presses anything."""
+    sources = Sources(path)
+    with sources.get(kind)[0].prefetch(2) as ahead:
+        found = [ids(next(ahead)) for _ in range(count)]
+    sources.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctrl_c_as_batches_are_put_back_loses_none(tmp_path, monkeypatch, ctrl_c, kind):
+    cancel, pressed = Prefetcher._cancel, []
+
+    def cancels(prefetcher):
+        found = cancel(prefetcher)
+        if not pressed:
+            pressed.append(press())
+        return found
+
+    sources = Sources(tmp_path / "cut")
+    source, save = sources.get(kind)
+    with source.prefetch(2) as ahead:
+        found = [ids(next(ahead))]
+        with monkeypatch.context() as patch:
+            patch.setattr(Prefetcher, "_cancel", cancels)
+            with pytest.raises(KeyboardInterrupt):
+                save()
+        found += [ids(next(ahead)) for _ in range(3)]
+    sources.close()
+    assert found == undisturbed_draws(tmp_path / "twin", kind, 4)
+
+
+@pytest.mark.parametrize("call", ["next", "save"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctrl_c_as_somebody_waits_for_a_batch_loses_none(tmp_path, ctrl_c, kind, call):
+    """The second batch is not ready until Ctrl-C was heard."""
+    expected = undisturbed_draws(tmp_path / "twin", kind, 4)
+    waiting, heard = threading.Event(), threading.Event()
+
+    def slow(batch):
+        if ids(batch) == expected[1] and not heard.is_set():
+            assert waiting.wait(60)
+            time.sleep(0.1)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            assert heard.wait(60)
+        return ids(batch)
+
+    sources = Sources(tmp_path / "cut")
+    source, save = sources.get(kind)
+    with source.prefetch(2, map=slow, threads=2) as ahead:
+        found = [next(ahead)]
+        waiting.set()
+        with pytest.raises(KeyboardInterrupt):
+            next(ahead) if call == "next" else save()
+        heard.set()
+        for _ in range(3):
+            found.append(next(ahead))
+            assert len(ahead._jobs) == ahead.depth
+    sources.close()
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_second_ctrl_c_keeps_from_closing_can_be_closed(tmp_path, monkeypatch, ctrl_c, kind):
+    sources = Sources(tmp_path / "cut")
+    source, _ = sources.get(kind)
+    ahead, pending = source.prefetch(2), type(source)._draw_pending
+    found = [ids(next(ahead))]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(source), "_draw_pending", lambda it: (pending(it), press(), press()))
+        with pytest.raises(KeyboardInterrupt):
+            ahead.close()
+    found.append(ids(next(ahead)))
+    ahead.close()
+    found += [ids(source.sample()) for _ in range(2)]
+    sources.close()
+    assert found == undisturbed_draws(tmp_path / "twin", kind, 4)
+
+
+def test_ctrl_c_as_resumed_batches_are_read_loses_none(tmp_path, monkeypatch, ctrl_c):
+    """They are drawn and read by the first take after a `load`."""
+    sources = Sources(tmp_path / "cut")
+    source, save = sources.get("buffer")
+    ahead = source.prefetch(2)
+    found = [ids(next(ahead))]
+    save()
+    ahead.close()
+    source.load(tmp_path / "cut" / "saved")
+    read, pressed = BatchReader.read, []
+
+    def reads(*arguments):
+        if len(pressed) < 2:
+            pressed.append(press())
+        return read(*arguments)
+
+    with source.prefetch(2) as ahead:
+        with monkeypatch.context() as patch:
+            patch.setattr(BatchReader, "read", reads)
+            for _ in range(2):
+                with pytest.raises(KeyboardInterrupt):
+                    next(ahead)
+        found += [ids(next(ahead)) for _ in range(3)]
+    sources.close()
+    assert found == undisturbed_draws(tmp_path / "twin", "buffer", 4)
 
 
 # -- save and load

@@ -9,7 +9,8 @@ import pytest
 from diskreplay import prefetchers
 from diskreplay.errors import UsageError
 from diskreplay.locks import Lock
-from diskreplay.prefetch import Job, UnderWay
+from diskreplay.prefetch import UnderWay
+from diskreplay.prefetch_job import Job
 from diskreplay.prefetchers import Prefetchers
 
 
@@ -31,6 +32,9 @@ class Pretended:
     def has(self, *numbers):
         """Batches under way, asked for at these numbers."""
         self._jobs.extend(Job(number, threading.Lock()) for number in numbers)
+
+    def wait_until_read(self):
+        pass
 
     def _cancel(self):
         found = [(job.number, Drawn(job.number)) for job in self._jobs]

@@ -1,6 +1,7 @@
 """What a union saves of itself, and files of another one."""
 
 import json
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,6 +87,20 @@ def test_which_windows_were_handed_out_comes_back(tmp_path):
     path.write_bytes(packed([member("/a", alpha=None)], rng(1)))  # it counts by itself
     UnionState(path, [one]).restore(rng(2), Prefetchers())
     assert len(one.restored) == 1
+
+
+def test_ctrl_c_leaves_no_member_behind(tmp_path):
+    path, both = tmp_path / "state.npz", [member("/a"), member("/b")]
+    path.write_bytes(packed(both, rng(1)))
+    put = both[0].restore
+    both[0].restore = lambda *what: (put(*what), signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            UnionState(path, both).restore(rng(2), Prefetchers())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [len(each.restored) for each in both] == [1, 1]
 
 
 @pytest.mark.parametrize(

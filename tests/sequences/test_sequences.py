@@ -511,6 +511,33 @@ def test_a_new_window_comes_once_where_a_draw_is_made_again(buffer, monkeypatch,
     assert found[: len(new)] == new
 
 
+def test_ctrl_c_as_a_draw_is_made_again_loses_no_window(buffer, monkeypatch):
+    """The thread finds that a live store changed under its reader, and so does this one twice."""
+    play(buffer, 20)
+    view = buffer.sequences(3, online=True, seed=1)
+    play(buffer, 60, start=20)
+    new, read, cuts = view.anchors()[view.anchors() >= 22].tolist(), SequenceReader.read, [1, 1]
+
+    def cut(reader, drawn, *arguments):
+        if threading.current_thread() is not threading.main_thread():
+            drawn.guard.release()
+            return None
+        if cuts:
+            cuts.pop()
+            raise KeyboardInterrupt
+        return read(reader, drawn, *arguments)
+
+    monkeypatch.setattr(SequenceReader, "read", cut)
+    found = []
+    with view.prefetch(2, 4) as batches:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+        while len(found) < len(new):
+            found += next(batches).anchor.tolist()
+    assert found[: len(new)] == new
+
+
 def test_new_windows_that_were_put_back_and_left_do_not_come(tmp_path):
     with make_buffer(tmp_path / "replay", capacity=100) as buffer:
         play(buffer, 20)

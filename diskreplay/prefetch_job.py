@@ -1,0 +1,36 @@
+"""A batch that was asked for: what becomes of it until somebody takes it."""
+
+import threading
+from typing import Any
+
+from diskreplay.batch import Batch
+from diskreplay.handover import Handover
+
+
+class Job:
+    """A batch that was asked for: drawn, then read, then made into what is taken.
+
+    Parameters
+    ----------
+    number : int
+        Counts the jobs of all prefetchers of a buffer, in the order in which they are asked for.
+    before : Lock
+        `drawn` of the job before this one.
+    """
+
+    def __init__(self, number: int, before: threading.Lock) -> None:
+        self.number, self.before = number, before
+        self.drawn_batch: Any = None
+        self.batch: Batch | None = None
+        self.handover: Handover | None = None
+        self.made: Any = None
+        self.error: BaseException | None = None
+        self.cancelled = False
+        self.begun, self.drawn, self.done = (threading.Lock() for _ in range(3))
+        self.drawn.acquire()
+        self.done.acquire()
+
+    @property
+    def can_be_taken(self) -> bool:
+        """Whether there is what the one who takes it gets: what was made of it, or an error."""
+        return not self.done.locked() and (self.made is not None or self.error is not None)
