@@ -552,18 +552,21 @@ def test_ctrl_c_as_somebody_waits_for_a_batch_loses_none(tmp_path, ctrl_c, kind,
     def slow(batch):
         if ids(batch) == expected[1] and not heard.is_set():
             assert waiting.wait(60)
-            time.sleep(0.1)
+            time.sleep(0.05)
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             assert heard.wait(60)
         return ids(batch)
+
+    def cut(ahead):
+        waiting.set()
+        next(ahead) if call == "next" else save()
 
     sources = Sources(tmp_path / "cut")
     source, save = sources.get(kind)
     with source.prefetch(2, map=slow, threads=2) as ahead:
         found = [next(ahead)]
-        waiting.set()
         with pytest.raises(KeyboardInterrupt):
-            next(ahead) if call == "next" else save()
+            cut(ahead)
         heard.set()
         for _ in range(3):
             found.append(next(ahead))

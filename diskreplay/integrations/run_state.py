@@ -8,7 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -214,6 +214,9 @@ class RunState:
 
         Notes
         -----
+        When ``agent.pt`` is read, signals are put off until all is loaded. A second Ctrl-C ends
+        that: all goes back but rows that are exchanged by then, so load again.
+
         ``env.pkl`` is unpickled, if there is an `env`, which runs what it says: load checkpoints
         that you trust. Without an `env` that file is left alone.
         """
@@ -226,34 +229,44 @@ class RunState:
         """Load a checkpoint whose parts fit, and say what `agent.pt` has."""
         if (located := self._located(number)) is None:
             return None
-        directory, number = located
-        while (found := self._find(directory, number)) is not None:
-            known = identity(found.path)
+        found = self._next(*located)
+        with undisturbed():  # or parts could be of two moments, and PyTorch's gradients stay off
+            while found is not None and not self._load_found(located[0], found):
+                found = self._next(*located)
+        return None if found is None else (found.checkpoint, found.agent)
+
+    def _next(self, directory: Path, number: int | str | None) -> "_Found | None":
+        """The checkpoint to be loaded, its parts read; None if there is none."""
+        while (checkpoint := self._find(directory, number)) is not None:
+            known = identity(checkpoint.path)
             try:
-                agent = self._load_found(directory, found)
+                # One that is not whole is refused by the buffer's `load`, by name.
+                parts = self._read(checkpoint) if checkpoint.whole else ({}, [])
+                return _Found(checkpoint, known, *parts)
             except DiskReplayError:
-                if known is not None and identity(found.path) == known:
+                if _is_still(known, checkpoint):
                     raise
-                agent = None  # a save replaced or retired it meanwhile
-            if agent is not None:
-                return found, agent
         return None
 
-    def _load_found(self, directory: Path, found: Checkpoint) -> dict[str, Any] | None:
-        """Load a checkpoint; None where rows of another one were loaded, which took its place."""
-        agent: dict[str, Any] = {}
-        with contextlib.ExitStack() as undo:
-            if found.whole:  # else `load` refuses it, by name
-                agent, states = self._read(found)
+    def _load_found(self, directory: Path, found: "_Found") -> bool:
+        """Load a checkpoint; False where another one took its place, whose rows may be loaded."""
+        checkpoint, undo = found.checkpoint, contextlib.ExitStack()
+        try:
+            if checkpoint.whole:
                 # Before the rows, which cannot be given back: what refuses its state raises here.
-                self._give(agent, states, found.path, undo)
+                self._give(found.agent, found.states, checkpoint.path, undo)
             resume = self._env is not None
-            with undisturbed():  # Ctrl-C when rows are loaded would undo all but these
-                loaded = self._buffer.load(directory, found.suffix, resume_episodes=resume)
-                if not found.whole or loaded.saved_at != found.saved_at:
-                    return None
+            loaded = self._buffer.load(directory, checkpoint.suffix, resume_episodes=resume)
+            if checkpoint.whole and loaded.saved_at == checkpoint.saved_at:
                 undo.pop_all()
-        return agent
+                return True
+        except DiskReplayError:
+            if _is_still(found.known, checkpoint):
+                raise
+        finally:
+            with undisturbed():  # a second Ctrl-C has ended the other one
+                undo.close()
+        return False
 
     def _give(
         self, agent: dict[str, Any], states: list[Any], path: Path, undo: contextlib.ExitStack
@@ -351,6 +364,20 @@ class RunState:
             raise
         except Exception as error:  # whatever damaged bytes, or a class that is gone, raise
             raise CorruptCheckpointError(f"{path}: it cannot be read: {error!r}") from error
+
+
+class _Found(NamedTuple):
+    """A checkpoint that was read and not loaded yet; `known` is which directory that was."""
+
+    checkpoint: Checkpoint
+    known: Any
+    agent: dict[str, Any]
+    states: list[Any]
+
+
+def _is_still(known: Any, checkpoint: Checkpoint) -> bool:
+    """Whether the same checkpoint is at its path: a save may replace or retire it meanwhile."""
+    return known is not None and identity(checkpoint.path) == known
 
 
 def _put_back(where: str, go_back: Callable[[], Any]) -> None:

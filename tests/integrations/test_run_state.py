@@ -838,3 +838,86 @@ def test_a_checkpoint_that_a_save_retires_while_it_is_loaded(tmp_path, monkeypat
                 loading.load(1)
             assert not len(reader)
             assert (networks[1].bias == before).all()
+
+
+@pytest.fixture
+def ctrl_c():
+    """What Python does by itself where nobody has said anything else."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def three_layers(tmp_path, buffer):
+    """A run whose checkpoint 1 has layers of ones and a row, and that has twos and none now."""
+    layers = [torch.nn.Linear(1, 1, bias=False) for _ in range(3)]
+    run = RunState(buffer, tmp_path / "saved", modules={"all": torch.nn.Sequential(*layers)})
+    for value in (1.0, 2.0):
+        for layer in layers:
+            torch.nn.init.constant_(layer.weight, value)
+        if value == 1:
+            buffer.add(np.zeros(4, np.float32), 0, 1.0, False, False)
+            run.save(1)
+            buffer.clear()
+    return run, layers, lambda: ([each.weight.item() for each in layers], buffer.add_count)
+
+
+@pytest.mark.parametrize(
+    ("at", "whole"),
+    [({2}, True), ({2, 4}, True), ({0, 1}, False), ({1, 2, 3}, False), ({1, 2, 4}, False)],
+)
+def test_ctrl_c_amid_the_networks_leaves_them_of_one_moment(tmp_path, ctrl_c, at, whole):
+    """`at`: as which layers are given their states, those of before included. The first is put off,
+    the second ends the load, and the third is put off until all have gone back."""
+    with make_buffer(tmp_path / "replay") as buffer:
+        run, layers, now = three_layers(tmp_path, buffer)
+        calls = itertools.count()
+        for layer in layers:
+            layer.register_load_state_dict_pre_hook(lambda *_: next(calls) in at and ctrl_c())
+        with pytest.raises(KeyboardInterrupt):
+            run.load(1)
+        assert now() == (([1.0] * 3, 1) if whole else ([2.0] * 3, 0))
+
+
+def test_ctrl_c_amid_a_load_leaves_gradients_on(tmp_path, monkeypatch, ctrl_c):
+    with make_buffer(tmp_path / "replay") as buffer:
+        run, _, now = three_layers(tmp_path, buffer)
+        enter = torch.no_grad.__enter__
+
+        def enters(self):
+            monkeypatch.undo()
+            enter(self)
+            ctrl_c()
+
+        monkeypatch.setattr(torch.no_grad, "__enter__", enters)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                run.load(1)
+            assert torch.is_grad_enabled()
+        finally:
+            torch.set_grad_enabled(True)
+        assert now() == ([1.0] * 3, 1)
+
+
+def test_ctrl_c_between_two_tries_leaves_all_of_one_moment(tmp_path, monkeypatch, ctrl_c):
+    """Another process saves as the rows are loaded, and Ctrl-C comes when they are."""
+    with make_buffer(tmp_path / "a") as writer, make_buffer(tmp_path / "b") as buffer:
+        saving, layers, _ = three_layers(tmp_path, writer)
+        run, _, now = three_layers(tmp_path, buffer)
+        load = buffer.load
+
+        def loads(*arguments, **options):
+            monkeypatch.undo()
+            for layer in layers:
+                torch.nn.init.constant_(layer.weight, 3.0)
+            for _ in range(5):
+                writer.add(np.zeros(4, np.float32), 0, 1.0, False, False)
+            saving.save(1)
+            found = load(*arguments, **options)
+            ctrl_c()
+            return found
+
+        monkeypatch.setattr(buffer, "load", loads)
+        with pytest.raises(KeyboardInterrupt):
+            run.load(1)
+        assert now() == ([3.0] * 3, 5)
