@@ -93,7 +93,7 @@ class Replay:
         self.directory = None if not directory else local(str(directory), "directory")
         self._lanes, self._seed = whole("workers", workers), seed
         self._mutable, self._compressor = tuple(mutable), compressor
-        self._selector, self._queue = selector, deque[int]()
+        self._selector, self._queue = selector, deque[int]()  # of a selector: else the view has it
         self._lock = Lock()
         self._buffer: Any = None  # a ReplayBuffer, from the first step on
         self._items = 0
@@ -272,13 +272,26 @@ class Replay:
 
     def _chosen(self, batch: int, mode: str) -> SequenceBatch:
         while True:
-            with self._lock:
-                new = self._queue if mode == "train" else deque[int]()
-                ids = [new.popleft() if new else int(self._selector()) for _ in range(batch)]
+            queue, new = self._queue, list[int]()
             try:
-                return self._train.gather(np.array(ids))
-            except NotSampleableError:  # one has left meanwhile
-                continue
+                with self._lock:
+                    queue = self._queue
+                    while mode == "train" and queue and len(new) < batch:
+                        new.append(queue.popleft())
+                        if not self._is_there(new[-1]):
+                            new.pop()
+                    drawn = [int(self._selector()) for _ in range(batch - len(new))]
+                return self._train.gather(np.array(new + drawn))
+            except BaseException as error:  # nobody gets these: they are to come again
+                with self._lock:  # a queue that was loaded meanwhile is another one
+                    queue.extendleft(reversed(new))
+                if not isinstance(error, NotSampleableError):  # one has left meanwhile
+                    raise
+
+    def _is_there(self, number: int) -> bool:
+        """Whether a sequence, by the id of its first row, has not left."""
+        row, lane = divmod(number, self._lanes)
+        return bool(self._first[lane] <= row <= self._rows[lane] - self.length)
 
     def dataset(self, batch: int, mode: str = "train") -> Iterator[dict[str, np.ndarray]]:
         """An endless iterator of what `sample` returns, as older versions have it."""
@@ -353,9 +366,11 @@ class Replay:
             there = [found.number for found in checkpoints(place) if found.number is not None]
             number = max(there, default=0) + 1
             order = np.concatenate([np.array(self._fifo, np.int32), self._gone.astype(np.int32)])
-            self._buffer.save(
-                place, number, attachments={"order.npy": lambda path: np.save(path, order)}
-            )
+            queue = np.array(self._queue, np.int64)
+            self._buffer.save(place, number, attachments={
+                "order.npy": lambda path: np.save(path, order),
+                "queue.npy": lambda path: np.save(path, queue),
+            })  # fmt: skip
             return {"checkpoint": number}
 
     def load(
@@ -402,9 +417,11 @@ class Replay:
             for row, lane in before:
                 del self._selector[row * self._lanes + lane]
             self._workers = list(self._buffer.metadata["dreamerv3"]["workers"])
-            self._queue.clear()
             self._look(loaded.attachments.get("order.npy"))
             self._retire(min(amount or np.inf, self.capacity or np.inf))
+            saved = loaded.attachments.get("queue.npy")
+            goes_on = saved is not None and self.online and self._selector is not None
+            self._queue = deque(filter(self._is_there, np.load(saved).tolist() if goes_on else ()))
 
     def _known(self) -> Iterator[tuple[int, int]]:
         for lane in range(self._lanes):

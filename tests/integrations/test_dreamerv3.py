@@ -245,6 +245,88 @@ def test_a_selector_of_theirs(tmp_path):
     assert len(selector.items) == 20
 
 
+class Newest:
+    """Draws the newest item, as the selectors of the original are called."""
+
+    def __init__(self):
+        self.items = []
+
+    def __setitem__(self, key, _stepids):
+        self.items.append(key)
+
+    def __delitem__(self, key):
+        self.items.remove(key)
+
+    def __call__(self):
+        return self.items[-1]
+
+
+def chosen(path, count, capacity=None):
+    """A replay with a selector, to which so many steps were added."""
+    replay = Replay(LENGTH, capacity, path, selector=Newest(), online=True, workers=1)
+    filled(None, replay, steps(1, count, workers=1))
+    return replay
+
+
+def first(batch):
+    """The numbers of the steps with which the sequences begin."""
+    return batch["reward"][:, 0].tolist()
+
+
+def test_new_sequences_that_have_left_keep_no_others_from_coming(tmp_path):
+    with contextlib.closing(chosen(tmp_path, 24, capacity=12)) as replay:
+        assert first(replay.sample(3)) == [10, 15, 19]  # 0 and 5 have left, 19 is the newest
+
+
+def test_new_sequences_come_where_one_of_their_batch_leaves(tmp_path, monkeypatch):
+    """On another thread say, before the batch is read."""
+    with contextlib.closing(chosen(tmp_path, 24, capacity=20)) as replay:
+        gather = replay._train.gather
+
+        def leaves(ids):
+            monkeypatch.undo()
+            filled(None, replay, steps(2, 6, workers=1, start=24))
+            return gather(ids)
+
+        monkeypatch.setattr(replay._train, "gather", leaves)
+        assert first(replay.sample(3)) == [10, 15, 20]  # 0 and 5 have left
+        assert first(replay.sample(2)) == [25, 25]  # which is the newest, too
+
+
+def test_new_sequences_come_after_ctrl_c(tmp_path, monkeypatch):
+    def cut(_ids):
+        raise KeyboardInterrupt
+
+    with contextlib.closing(chosen(tmp_path, 24)) as replay:
+        with monkeypatch.context() as patch:
+            patch.setattr(replay._train, "gather", cut)
+            with pytest.raises(KeyboardInterrupt):
+                replay.sample(2)
+        assert first(replay.sample(4)) == [0, 5, 10, 15]
+
+
+def test_the_queue_of_new_steps_is_saved_with_a_selector(tmp_path):
+    replay = chosen(tmp_path, 34)
+    assert first(replay.sample(2)) == [0, 5]
+    data = replay.save()
+    assert first(replay.sample(3)) == [10, 15, 20]
+    replay.load(data)
+    filled(None, replay, steps(2, 6, workers=1, start=34))
+    expected = [10, 15, 20, 25, 30, 35]
+    assert first(replay.sample(6)) == expected
+    replay.close()
+    for amount, wanted in ((None, expected), (16, expected[1:]), (7, expected[3:])):
+        with contextlib.closing(chosen(tmp_path, 0)) as again:
+            again.load(data, amount=amount)
+            filled(None, again, steps(2, 6, workers=1, start=34))
+            assert first(again.sample(len(wanted) + 1)) == [*wanted, 35]
+    with contextlib.closing(
+        Replay(LENGTH, directory=tmp_path, selector=Newest(), workers=1)
+    ) as drawing:
+        drawing.load(data)
+        assert first(drawing.sample(2)) == [29, 29]  # no queue without `online`
+
+
 def test_one_worker_may_have_all_of_a_small_capacity(tmp_path, monkeypatch):
     """Of a large one, twice its share: then its oldest sequences leave first."""
     monkeypatch.setattr("diskreplay.integrations.dreamerv3._EVEN_ROWS", 10)
