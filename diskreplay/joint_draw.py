@@ -58,6 +58,16 @@ class JointDraw:
         self.parts[-1] = Part(member, drawn, guard)
         return drawn
 
+    @property
+    def new(self) -> np.ndarray:
+        """The anchors, as of the union, of the windows that were handed out because they were
+        new."""
+        of_each = [
+            part.drawn.new * self._members + part.member
+            for part in self.parts if hasattr(part.drawn, "new")
+        ]  # fmt: skip
+        return np.concatenate(of_each) if of_each else np.empty(0, np.int64)
+
     def release(self) -> None:
         """Let go of the stores. Again is fine."""
         for part in self.parts:

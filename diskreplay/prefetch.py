@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
 from diskreplay import fork
 from diskreplay.draw_source import DrawSource
 from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
@@ -104,6 +106,12 @@ class Prefetcher:
         As for `ReplayBuffer.sample`.
     claimed : bool
         Whether somebody has it; `resume` makes some that wait for the one who will.
+
+    Attributes
+    ----------
+    lost : ndarray of int64
+        Anchors of the new windows (``online``) of the last batch that came as an error: they do not
+        come again, and ``gather(lost)`` reads them.
     """
 
     def __init__(
@@ -128,6 +136,7 @@ class Prefetcher:
         self._spare: list[Handover] = []
         self._in_hand: Handover | None = None
         self._closed = False
+        self.lost = np.empty(0, np.int64)
         self._taking = Lock()
         self._most_threads = threads
         self._threads: list[threading.Thread] = []  # until they have something to do
@@ -202,6 +211,7 @@ class Prefetcher:
                     self._buffer._draw_pending()
                     with self._buffer._lock:
                         self._others.put_back([self])
+                self.lost = job.lost()
                 raise job.error
             assert job.handover is not None
             self._in_hand = job.handover

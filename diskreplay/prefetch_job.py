@@ -3,8 +3,13 @@
 import threading
 from typing import Any
 
+import numpy as np
+
 from diskreplay.batch import Batch
+from diskreplay.brief import brief
 from diskreplay.handover import Handover
+
+_NONE = np.empty(0, np.int64)
 
 
 class Job:
@@ -34,3 +39,15 @@ class Job:
     def can_be_taken(self) -> bool:
         """Whether there is what the one who takes it gets: what was made of it, or an error."""
         return not self.done.locked() and (self.made is not None or self.error is not None)
+
+    def lost(self) -> np.ndarray:
+        """Anchors of the new windows that it had, which nobody gets where it ends with an error:
+        they were handed out. The error has a note of them."""
+        anchors: np.ndarray = getattr(self.drawn_batch, "new", _NONE)  # transitions are never new
+        if len(anchors) and self.error is not None:
+            self.error.add_note(
+                f"{len(anchors):,} new windows of this batch do not come again: gather() reads "
+                f"them by their anchors, {brief(anchors.tolist(), 200)}, which are all in `lost` "
+                "of the prefetcher"
+            )
+        return anchors

@@ -231,7 +231,9 @@ class Sequences:
         threads : int
             How many threads read, each a batch of its own. What is drawn does not depend on it.
         device, map
-            As for `ReplayBuffer.prefetch`.
+            As for `ReplayBuffer.prefetch`. Where `map` raises, or a batch cannot be read, the new
+            windows of that batch (`online`) do not come again: the error has a note of their
+            anchors, ``prefetcher.lost`` has them, and `gather` reads them.
 
         Returns
         -------

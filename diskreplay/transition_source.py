@@ -186,7 +186,7 @@ class TransitionSource(ActorRows):
             Called with each batch on the thread that read it; what it returns is given instead.
             With a `device` that has to be a batch, or arrays and tensors in dicts and tuples. It
             must not draw from the buffer or add to it. With several threads it is called on
-            several at once.
+            several at once. What it raises comes in place of that batch, which does not come again.
 
         Returns
         -------

@@ -15,6 +15,7 @@ import diskreplay
 from diskreplay import errors
 from diskreplay.batch_reader import BatchReader
 from diskreplay.prefetch import Prefetcher
+from diskreplay.sequence_reader import SequenceReader
 from tests import processes
 from tests.effort import effort
 
@@ -412,6 +413,44 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
             assert all(thread.name == "diskreplay prefetch" for thread in calls)
         record(buffer, 400)
         buffer.flush()
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("buffer", "map"), *((k, w) for k in ("view", "union of views") for w in ("map", "reading"))],
+)
+def test_an_error_says_which_new_windows_it_has_taken_along(tmp_path, monkeypatch, kind, what):
+    expected = undisturbed_draws(tmp_path / "twin", kind, 4)
+    read, reads = SequenceReader.read, []
+
+    def fails(batch):
+        if ids(batch) == expected[1]:
+            raise KeyError("unknown")
+        return batch
+
+    def rots(reader, drawn, *arguments):
+        reads.append(1)
+        if len(reads) == (2 if kind == "view" else 4):  # of a union its second member's
+            drawn.guard.release()
+            raise errors.CorruptSegmentError("rotten")
+        return read(reader, drawn, *arguments)
+
+    if what == "reading":
+        monkeypatch.setattr(SequenceReader, "read", rots)
+    sources = Sources(tmp_path / "own")
+    source, _ = sources.get(kind)
+    with source.prefetch(2, map=fails if what == "map" else None) as ahead:
+        assert ids(next(ahead)) == expected[0]
+        with pytest.raises((KeyError, errors.CorruptSegmentError)) as caught:
+            next(ahead)
+        assert [ids(next(ahead)) for _ in range(2)] == expected[2:]
+        if kind == "buffer":
+            assert not len(ahead.lost)
+            assert not hasattr(caught.value, "__notes__")
+        else:
+            assert source.gather(ahead.lost)["id"].tolist() == expected[1]
+            assert str(ahead.lost.tolist()) in "".join(caught.value.__notes__)
+    sources.close()
 
 
 def test_a_save_on_another_thread_comes_before_or_after_a_take(tmp_path, monkeypatch):
