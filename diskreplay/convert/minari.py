@@ -54,6 +54,7 @@ __all__ = ["from_minari", "to_minari"]
 
 _OURS = "diskreplay"  # in a data set's metadata: what Minari has no word for
 _PADDED = "diskreplay_padded"  # in an episode's: its last observation is made up
+_SMALLEST_PICTURE = 32  # rows and columns: Minari takes what is smaller for no picture
 _FIRST_STEP = "diskreplay_first_step"  # in an episode's, where those before it are lacking
 _NO_SEED = -1
 _REMINDERS = ".* is set to None|env_spec is None"  # of the metadata one might give
@@ -100,7 +101,7 @@ def to_minari(
     ------
     InvalidInputError
         The id is malformed or taken, ``MINARI_DATASETS_PATH`` is no absolute path, or there is no
-        step to write.
+        step to write. Or pictures are to be JPEG that are neither grey, (height, width), nor RGB.
     DiskFullError
         There is less space than the arrays take, or no more while they are written.
     StorageError
@@ -116,6 +117,8 @@ def to_minari(
     out.
     """
     minari = _minari()
+    if jpeg_encoding:
+        _check_pictures(buffer)
     about: list[dict[str, Any]] = []
     with new_dataset(dataset_id) as root:
         episodes = episodes_of(buffer)
@@ -138,6 +141,21 @@ def to_minari(
             storage.update_episode_metadata(about)
         storage.update_metadata({_OURS: options_of(buffer)})
     return minari.load_dataset(dataset_id)
+
+
+def _check_pictures(buffer: ReplayBuffer) -> None:
+    """Refuse what Minari takes for pictures and Pillow has no JPEG of."""
+    spaces = (
+        StoredSpace.of(buffer.observation_space, "observation"),
+        StoredSpace.of(buffer.action_space, "action"),
+    )
+    for name, shape, dtype in (leaf for space in spaces for leaf in space.leaves):
+        is_picture = dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= _SMALLEST_PICTURE
+        if is_picture and shape[2] != 3:
+            raise InvalidInputError(
+                f"{name}: pictures of shape {shape} cannot be JPEG; (height, width) or (height, "
+                "width, 3) expected: give jpeg_encoding=False"
+            )
 
 
 def _written(

@@ -331,6 +331,30 @@ def test_a_taken_id_is_left_alone_and_a_bad_one_refused(root):
     assert [path.name for path in root.iterdir()] == ["mine-v0"]
 
 
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("channels", [(), (3,), (1,), (4,)])
+def test_pictures_as_jpeg(data_format, channels, root):
+    shape = (32, 40, *channels)
+    buffer = make(
+        observation_space=Dict({"eye": Box(0, 255, shape, "uint8"), "x": Box(0, 1, (2,))})
+    )
+    for row in range(4):
+        seen = {"eye": np.full(shape, 10 * row, np.uint8), "x": np.zeros(2, np.float32)}
+        buffer.add(seen, row, 0.0, row == 3, False)
+    write = partial(
+        to_minari, buffer, "jpeg/pictures-v0", jpeg_encoding=True, data_format=data_format
+    )
+    if channels in [(1,), (4,)]:
+        with pytest.raises(
+            InvalidInputError, match=r"observation/eye: .* give jpeg_encoding=False"
+        ):
+            write()
+        assert not list(root.glob("jpeg/*"))
+    else:
+        found = next(write().iterate_episodes()).observations["eye"]
+        assert found[:4, 5, 5].reshape(4, -1)[:, 0].tolist() == [0, 10, 20, 30]
+
+
 def test_where_minari_keeps_its_data_sets_must_be_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", "here")
