@@ -11,7 +11,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from diskreplay.errors import CorruptCheckpointError
-from diskreplay.remote.document import VERSION, load_json, object_key, text
+from diskreplay.remote.document import (
+    MOST_LEAST,
+    VERSION,
+    load_json,
+    number_of,
+    object_key,
+    text,
+)
 from diskreplay.store import checkpoint_names, format, numbers
 
 KEY = "checkpoints.json"
@@ -76,6 +83,9 @@ class Catalog:
     nonce : str
         Another one each time that it is written: who reads his own knows that his swap was done,
         whatever the answer to it was.
+    least : int
+        What is put gets at least this number behind the checksum in its name. A collection that was
+        stopped may yet delete objects of lower numbers, if no checkpoint refers to them now.
     """
 
     run: str | None
@@ -83,6 +93,7 @@ class Catalog:
     checkpoints: dict[str, RemoteCheckpoint]
     doomed: frozenset[str]
     nonce: str
+    least: int = 0
 
     @classmethod
     def empty(cls) -> "Catalog":
@@ -93,6 +104,17 @@ class Catalog:
         """One with these changes, to be written."""
         return dataclasses.replace(self, **changes, nonce=secrets.token_hex(8))
 
+    def may_use(self, key: str) -> bool:
+        """Whether a checkpoint may refer to an object, although no published one does."""
+        return key not in self.doomed and number_of(key) >= self.least
+
+    def without_doomed(self) -> "Catalog":
+        """One, to be written, that need not name what is doomed here: nothing that is put from now
+        on has such a name. But for numbers that nobody comes to."""
+        dropped = {key for key in self.doomed if number_of(key) < MOST_LEAST}
+        least = max((number_of(key) + 1 for key in dropped), default=0)
+        return self.replaced(doomed=self.doomed - dropped, least=max(self.least, least))
+
     def highest(self) -> RemoteCheckpoint | None:
         """The numbered one of the highest number."""
         numbered = [one for one in self.checkpoints.values() if one.number is not None]
@@ -102,7 +124,7 @@ class Catalog:
         """As the bytes of the object."""
         return format.encode({
             "format": VERSION, "run": self.run, "epoch": self.epoch, "nonce": self.nonce,
-            "doomed": sorted(self.doomed),
+            "doomed": sorted(self.doomed), "least": self.least,
             "checkpoints": [
                 [
                     one.name, one.suffix, one.run, one.epoch,
@@ -134,6 +156,7 @@ def parse(data: bytes, where: str) -> Catalog:
             {one.suffix: one for one in checkpoints},
             frozenset(object_key(key) for key in doomed),
             text("nonce", found.get("nonce")),
+            numbers.integer("least", found.get("least", 0), 0, MOST_LEAST),
         )
     except ValueError as error:
         raise CorruptCheckpointError(f"{where}: damaged: {error}") from error

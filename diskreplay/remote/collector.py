@@ -83,7 +83,8 @@ class Collector:
 
         At the end the names may be used again, but only if nobody has written since they were
         doomed. Else another collection may be about to delete them, too. Those of an earlier one
-        stay doomed for ever: nobody knows whether it was killed, or is stopped and goes on later.
+        are never used again: nobody knows whether it was killed, or is stopped and goes on later.
+        They need not stay in the catalog for that: see `Catalog.least`.
         """
         registry = self._registry
         for _ in self._registry.tries():
@@ -94,14 +95,16 @@ class Collector:
             left = {s: one for s, one in found.checkpoints.items() if s not in gone}
             doomed, damage = self._unneeded(found.replaced(checkpoints=left), grace)
             names = frozenset(one.key for one in doomed)
-            wanted = found.replaced(checkpoints=left, doomed=found.doomed | _objects(names))
-            now = registry.write(wanted, tag) if gone or doomed else tag
+            after = found.without_doomed().replaced(checkpoints=left)
+            wanted = after.replaced(doomed=after.doomed | _objects(names))
+            is_new = gone or doomed or after.doomed != found.doomed
+            now = registry.write(wanted, tag) if is_new else tag
             if now is None:
                 continue
             if doomed:
                 registry.bucket.delete(sorted(names))
                 with contextlib.suppress(RemoteUnavailableError):
-                    registry.write(wanted.replaced(doomed=found.doomed), now)
+                    registry.write(after, now)
             if damage is not None:
                 raise damage
             return Collected(gone, len(doomed), sum(one.size for one in doomed))

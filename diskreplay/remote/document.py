@@ -14,6 +14,7 @@ VERSION = 1
 MOST_BYTES = 256 << 20  # of a document
 _OBJECT = re.compile(r"(packs|objects)/[0-9a-f]{64}(\.[0-9]{1,6})?")
 _MOST_OBJECTS = 1 << 20
+MOST_LEAST = 900_000  # see `Catalog.least`; an object's name has room for some more
 
 
 class Part(NamedTuple):
@@ -38,6 +39,16 @@ class Part(NamedTuple):
 def sha256_of(key: str) -> str:
     """The checksum that an object is named by."""
     return key.partition("/")[2][:64]
+
+
+def number_of(key: str) -> int:
+    """The number behind the checksum in an object's name: 0 if there is none."""
+    return int(key.partition(".")[2] or 0)
+
+
+def object_name(key: str, number: int) -> str:
+    """The name of this number, of an object of the number 0."""
+    return f"{key}.{number}" if number else key
 
 
 @dataclasses.dataclass(frozen=True)

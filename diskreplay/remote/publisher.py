@@ -109,7 +109,7 @@ class Publisher:
             found, tag = self._registry.read_to_write()
             _check_name(found, name, bucket.url)
             parts = self._known(found, contents)
-            parts |= self._put_missing(source, parts, found.doomed, sent)
+            parts |= self._put_missing(source, parts, found, sent)
             made = self._document(name, suffix, found, source, parts, extra)
             data = made.encode()
             key = f"checkpoints/{suffix}.{secrets.token_hex(8)}.json"
@@ -142,7 +142,8 @@ class Publisher:
 
     def _known(self, found: Catalog, contents: Manifest) -> dict[str, Part]:
         """Where files of a checkpoint are already, but for packs that had better be left."""
-        known = dict(self._put)
+        # A stopped collection may delete what is under a lower number, and no checkpoint refers to.
+        known = {at: part for at, part in self._put.items() if found.may_use(part.object)}
         for one in sorted(found.checkpoints.values(), key=lambda one: one.published_at):
             with contextlib.suppress(CorruptCheckpointError):  # then nothing is taken from it
                 there = self._registry.document(one)
@@ -181,7 +182,7 @@ class Publisher:
     # -- what is not
 
     def _put_missing(
-        self, source: Source, parts: dict[str, Part], doomed: frozenset[str], sent: Counter[str]
+        self, source: Source, parts: dict[str, Part], found: Catalog, sent: Counter[str]
     ) -> dict[str, Part]:
         """Put what no object has yet; returns where it is."""
         files = source.contents.files
@@ -191,7 +192,7 @@ class Publisher:
         with ThreadPoolExecutor(self._concurrency, "diskreplay push") as pool:
             lengths = dict(zip(missing, pool.map(source.length, missing), strict=True))
             groups = _packs(lengths, self._pack_bytes)
-            jobs = [pool.submit(self._put_group, source, group, doomed) for group in groups]
+            jobs = [pool.submit(self._put_group, source, group, found) for group in groups]
             try:
                 for job in jobs:
                     key, length, its = job.result()
@@ -205,7 +206,7 @@ class Publisher:
         return made
 
     def _put_group(
-        self, source: Source, group: dict[str, int], doomed: frozenset[str]
+        self, source: Source, group: dict[str, int], found: Catalog
     ) -> tuple[str, int, dict[str, Part]]:
         """Put some files, of these lengths, as one object."""
         size = sum(group.values())
@@ -217,11 +218,11 @@ class Publisher:
                 parts[name] = Part("", offset, length, codec.crc32c(whole))
                 offset += length
             kind = "objects" if len(group) == 1 and size >= _ALONE else "packs"
-            key = free = f"{kind}/{hashlib.sha256(data).hexdigest()}"
-            for number in itertools.count(1):
-                if free not in doomed and self._registry.has_put(free, bytes(data)):
+            key = f"{kind}/{hashlib.sha256(data).hexdigest()}"
+            for number in itertools.count(found.least):
+                free = document.object_name(key, number)
+                if found.may_use(free) and self._registry.has_put(free, bytes(data)):
                     break
-                free = f"{key}.{number}"
         return free, size, {name: part._replace(object=free) for name, part in parts.items()}
 
 

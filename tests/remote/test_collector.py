@@ -268,6 +268,101 @@ def test_a_collection_that_is_stopped_before_it_deletes(tmp_path, anywhere, coll
         two.push(paths[0])
 
 
+def names(remote):
+    """What the catalog says about deletions."""
+    found, _tag = remote._reading().read()
+    return found.doomed, found.least
+
+
+@pytest.mark.costly(2)
+@pytest.mark.parametrize("stopped", ["before the push", "amid it"])
+def test_a_push_amid_all_that_a_stopped_collection_leaves(tmp_path, remote, stopped):
+    """The first collection is stopped before it deletes, and the second one lets go of the names.
+    The deletions of the first come when the push has published the same contents."""
+    paths = unrelated(tmp_path)
+    for stop in range(30):
+        url = f"memory://{tmp_path.name}-{stop}"
+        with RemoteCheckpoints(url, run="r") as one:
+            for path in paths:
+                one.push(path)
+        late, killed = [], RemoteCheckpoints(url, run="r")
+        other, pushing = RemoteCheckpoints(url, run="r"), RemoteCheckpoints(url, run="r")
+
+        def gone(keys, late=late):
+            late.extend(keys)
+            raise errors.RemoteUnavailableError(5, "killed", "memory://")
+
+        def collections(late=late, killed=killed, other=other):
+            if not late:
+                with pytest.raises(errors.RemoteUnavailableError):
+                    killed.collect(1, 0)
+                assert names(other)[0]
+            assert other.collect(1, 0).objects > 0
+            assert names(other) == (frozenset(), 1)
+
+        killed._bucket.delete = gone
+        if stopped == "before the push":
+            with pytest.raises(errors.RemoteUnavailableError):
+                killed.collect(1, 0)
+        calls = interrupted(pushing, stop, collections)
+        pushing.push(paths[0])
+        if len(calls) <= stop:
+            break
+        other._bucket.delete(late)
+        assert other.verify(deep=True).clean
+        pushing.push(paths[1])  # what this program has put before is known to it
+        pushing.collect(2, 0)
+        other._bucket.delete([key for key in late if key not in packs(other)])
+        assert other.verify(deep=True).clean
+        assert same(paths[0], other.pull(1, tmp_path / f"pulled-{stop}"))
+    assert stop > 4
+
+
+def test_names_of_collections_that_failed_do_not_stay(tmp_path, anywhere):
+    """Nor those whose deletion was repeated; and pushes find names that are free."""
+    paths = unrelated(tmp_path)
+    one = anywhere(run="one")
+    delete = one._bucket.delete
+
+    def failing(_keys):
+        raise errors.RemoteUnavailableError(5, "no answer", "memory://")
+
+    for least in (1, 2, 3):
+        for path in paths:
+            one.push(path)
+        one._bucket.delete = failing
+        with pytest.raises(errors.RemoteUnavailableError):
+            one.collect(1, 0)
+        assert names(one)[0]
+        one._bucket.delete = delete
+        one.collect(1, 0)
+        assert names(one) == (frozenset(), least)
+        assert one.verify(deep=True).clean
+    one.push(paths[0])
+    assert names(one) == (frozenset(), 3)
+    assert one.collect(2, 0).objects == 0
+    assert one.verify(deep=True).clean
+
+
+def test_names_of_a_killed_collection_go_also_if_nothing_is_left_to_delete(tmp_path, anywhere):
+    paths = unrelated(tmp_path)
+    one = anywhere(run="one")
+    for path in paths:
+        one.push(path)
+    delete = one._bucket.delete
+
+    def killed(keys):
+        delete(keys)
+        raise errors.RemoteUnavailableError(5, "killed", "memory://")
+
+    one._bucket.delete = killed
+    with pytest.raises(errors.RemoteUnavailableError):
+        one.collect(1, 0)
+    assert names(one)[0]
+    assert one.collect(1, 0).objects == 0
+    assert names(one) == (frozenset(), 1)
+
+
 def test_two_collections_of_one_run(tmp_path, anywhere):
     """The second one is stopped before it deletes what the first one does, too."""
     paths = unrelated(tmp_path)

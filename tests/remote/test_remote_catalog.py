@@ -1,5 +1,6 @@
 """Which checkpoints are published, as an object says it."""
 
+import dataclasses
 import datetime
 import json
 
@@ -36,6 +37,22 @@ def test_what_is_encoded_comes_back():
         again = catalog.parse(found.encode(), "here")
     assert again == found
     assert catalog.parse(made().encode(), "here").checkpoints == {}
+
+
+def test_names_that_may_be_forgotten():
+    """But for numbers that are as large as names have them."""
+    key = "packs/" + "0" * 64
+    found = dataclasses.replace(made(), doomed=frozenset({key, f"{key}.4"}), least=2)
+    assert not found.may_use(key)
+    assert not found.may_use(f"{key}.4")
+    assert found.may_use(f"{key}.3")
+    after = catalog.parse(found.without_doomed().encode(), "here")
+    assert (after.doomed, after.least) == (frozenset(), 5)
+    assert after.nonce != found.nonce
+    assert [after.may_use(f"{key}.{number}") for number in (3, 4, 5)] == [False, False, True]
+    last = dataclasses.replace(made(), doomed=frozenset({f"{key}.999999"}), least=2)
+    after = catalog.parse(last.without_doomed().encode(), "here")
+    assert (after.doomed, after.least) == (last.doomed, 2)
 
 
 def test_numbers_come_behind_texts_and_in_their_order():
@@ -75,7 +92,8 @@ def test_a_checkpoint_that_cannot_be_is_refused(at, value):
 @pytest.mark.parametrize(
     "change",
     [{"checkpoints": None}, {"checkpoints": [[1, 2]]}, {"checkpoints": [3]}, {"doomed": {}},
-     {"doomed": ["../x"]}, {"run": 3}, {"epoch": -1}, {"nonce": None}],
+     {"doomed": ["../x"]}, {"run": 3}, {"epoch": -1}, {"nonce": None}, {"least": -1},
+     {"least": 1 << 40}],
 )  # fmt: skip
 def test_a_catalog_that_cannot_be_is_refused(change):
     document = json.loads(made(1).encode()) | change
