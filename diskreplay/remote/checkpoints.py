@@ -390,6 +390,13 @@ class RemoteCheckpoints:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not with its options: they may have credentials in them, which are written nowhere.
+        raise InvalidInputError(
+            "RemoteCheckpoints cannot be pickled or copied; pass the URL and the options, and make "
+            "them there: RemoteCheckpoints(url, takeover=..., storage_options=...)"
+        )
+
     def __repr__(self) -> str:
         return f"RemoteCheckpoints({self.url!r})"
 

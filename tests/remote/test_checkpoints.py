@@ -1,7 +1,9 @@
 """RemoteCheckpoints: what is pushed comes back, from every kind of store."""
 
+import copy
 import filecmp
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -22,6 +24,19 @@ def same(one, other):
     _equal, different, errors = filecmp.cmpfiles(one, other, compared.common_files, shallow=False)
     inside = all(same(one / name, other / name) for name in compared.common_dirs)
     return not different and not errors and inside
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_they_cannot_be_sent_to_another_process(tmp_path, send):
+    """With their options what may be a credential would be sent, too."""
+    secret = {"secret_access_key": "very-secret", "access_key_id": "me", "region": "us-east-1"}
+    for one in (
+        RemoteCheckpoints(f"memory://{tmp_path.name}"),
+        RemoteCheckpoints("s3://bucket/run", storage_options=secret),
+    ):
+        with pytest.raises(errors.InvalidInputError, match="pass the URL and the options") as told:
+            send(one)
+        assert "very-secret" not in str(told.value)
 
 
 def test_what_is_pushed_comes_back(run, anywhere, tmp_path):
