@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diskreplay import fork
 from diskreplay.brief import brief
 from diskreplay.errors import (
     CheckpointNotFoundError,
@@ -56,6 +57,10 @@ class RemoteSaver:
         self._opened: dict[str, RemoteCheckpoints] = {}
         self._status: SaveStatus | None = None
         self._pushing: threading.Thread | None = None
+        self._untold: list[str] = []  # what a thread has failed at
+        # A buffer that is dropped without `close` tells of it all the same, at the program's end
+        # at the latest.
+        weakref.finalize(self, _tell, self._untold, fork.pid)
 
     def save(
         self, where: Any, number: int | str, attachments: Mapping[str, Any] | None,
@@ -78,6 +83,7 @@ class RemoteSaver:
         if wait:
             self._push(remote, path, suffix, keep)
             status, self._status = self._status, self._status._replace(error=None)
+            self._untold.clear()
             if status.error is not None:
                 raise status.error
         else:
@@ -92,7 +98,11 @@ class RemoteSaver:
         try:
             pushed = remote.push(path)
         except BaseException as error:  # raised by `save`, or kept until somebody asks
+            # Without the frame of this call, which refers to this: the two would be dropped by a
+            # collection of garbage only.
+            error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
             self._status = SaveStatus(suffix, "failed", path, None, error)
+            self._untold[:] = [f"{remote.url}: checkpoint {suffix} was not published: {error}"]
             return
         self._status = SaveStatus(suffix, "published", path, pushed)
         try:
@@ -113,11 +123,11 @@ class RemoteSaver:
         if status is None or status.error is None:
             return
         error, self._status = status.error, status._replace(error=None)
+        (told,) = self._untold
+        self._untold.clear()
         if refuse and not isinstance(error, RemoteUnavailableError):
             raise error
-        warnings.warn(
-            f"checkpoint {status.suffix} was not published: {error}", RuntimeWarning, stacklevel=4
-        )
+        warnings.warn(told, RuntimeWarning, stacklevel=4)
 
     def load(self, where: Any, suffix: int | str | None, resume_episodes: bool) -> Checkpoint:
         """Pull a checkpoint beside the store, and load that."""
@@ -165,3 +175,10 @@ class RemoteSaver:
                 f"{brief(where, 80)}"
             )
         return self._opened.setdefault(where, RemoteCheckpoints(where))
+
+
+def _tell(untold: list[str], pid: int) -> None:
+    """Warn of a failure that nobody was told of; in the process that saved only."""
+    if fork.pid == pid:
+        for what in untold:
+            warnings.warn(what, RuntimeWarning, stacklevel=2)

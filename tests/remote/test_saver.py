@@ -1,8 +1,13 @@
 """`save` and `load` of a buffer with a URL."""
 
+import gc
 import os
+import subprocess
+import sys
 import threading
 import time
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,6 +179,85 @@ def test_close_warns_of_a_failure_and_lets_go(tmp_path, url):
         run.buffer.close()
     assert run.buffer.closed
     run.open(run.buffer.path).close()  # nobody holds it
+
+
+@pytest.mark.parametrize("dropped", ["when it has failed", "before it fails"])
+def test_a_failure_of_a_dropped_buffer_is_told_once(tmp_path, url, dropped):
+    """Without `close`: as asyncio tells of an exception that nobody has asked for."""
+    run, remote, may = Run(tmp_path), RemoteCheckpoints(url), threading.Event()
+
+    def refuse(*_args):
+        may.wait(240)
+        raise errors.RemoteUnavailableError(5, "no answer", "memory://")
+
+    remote._bucket.create = refuse
+    run.add(100)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run.buffer.save(remote, 7, wait=False)
+        pushing = run.buffer._saver._pushing
+        if dropped == "when it has failed":
+            may.set()
+            wait_for(lambda: run.buffer.save_status().state == "failed")
+            pushing.join()
+            assert told == []
+            path = run.buffer.path
+            del run.buffer  # no collection of garbage is needed
+            run.open(path).close()
+        else:
+            del run.buffer
+            may.set()
+            pushing.join()
+        gc.collect()
+    (one,) = told
+    assert one.category is RuntimeWarning
+    assert str(one.message).startswith(f"{url}: checkpoint 7 was not published: ")
+    assert "no answer" in str(one.message)
+
+
+def test_a_failure_that_was_told_is_not_told_again(tmp_path, url):
+    run, remote = Run(tmp_path), RemoteCheckpoints(url)
+    remote._bucket.create = refusing(errors.RemoteUnavailableError(5, "no answer", "memory://"))
+    run.add(100)
+    with pytest.raises(errors.RemoteUnavailableError):
+        run.buffer.save(remote, 1)
+    run.buffer.save(remote, 2, wait=False)
+    with pytest.warns(RuntimeWarning, match=f"{url}: checkpoint 2 was not published"):
+        run.buffer.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del run.buffer
+        gc.collect()
+
+
+AT_THE_END = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from diskreplay.remote import RemoteCheckpoints
+from tests.remote.conftest import Run
+run = Run(Path(sys.argv[1]))
+run.add(100)
+RemoteCheckpoints(sys.argv[2], run="another").push(run.save(1))
+run.buffer.save(sys.argv[2], 2, wait=False)
+if sys.argv[3] == "forked":
+    import os
+    run.buffer._saver.wait()
+    if not os.fork():
+        sys.exit()  # it is not this one's to tell
+    os.wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "forked"])
+def test_a_failure_is_told_at_the_end_of_the_program(tmp_path, how):
+    program = AT_THE_END.format(root=str(Path(__file__).resolve().parents[2]))
+    url = f"file://{tmp_path}/bucket"
+    command = [sys.executable, "-c", program, str(tmp_path), url, how]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0
+    assert ended.stderr.count(f"RuntimeWarning: {url}: checkpoint 2 was not published") == 1
+    assert "run another publishes" in ended.stderr
 
 
 def test_a_dropped_buffer_lets_go(tmp_path, url):
