@@ -14,6 +14,7 @@ from diskreplay.errors import (
     TakenOverError,
     UnsupportedStoreError,
 )
+from diskreplay.remote import refusals
 from diskreplay.remote.bucket import Bucket, Missing, Overtaken
 
 _TRIES = 20
@@ -271,12 +272,19 @@ class FencedObject(Generic[Found]):
         if self.unsafe:
             self.bucket.put(key, data)
             return True
+        was_denied = False
         for last in [False] * (_TRIES - 1) + [True]:
             try:
                 self.bucket.create(key, data)
                 return True
             except Overtaken:
+                pass
+            try:
                 found = self.bucket.size(key)
+            except RemoteError as error:
+                if was_denied or not refusals.is_denied(error):
+                    raise
+                found, was_denied = None, True  # deleted in between, perhaps; not each time
             if found is not None:
                 return found == len(data)
             if last:  # else it was deleted in between

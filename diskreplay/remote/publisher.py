@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diskreplay.brief import brief
-from diskreplay.errors import CorruptCheckpointError, InvalidInputError
+from diskreplay.errors import CorruptCheckpointError, InvalidInputError, RemoteError
 from diskreplay.locks import Lock
-from diskreplay.remote import document
+from diskreplay.remote import document, refusals
 from diskreplay.remote.catalog import Catalog, RemoteCheckpoint
 from diskreplay.remote.document import Document, Part
 from diskreplay.remote.registry import Registry
@@ -145,8 +145,8 @@ class Publisher:
         # A stopped collection may delete what is under a lower number, and no checkpoint refers to.
         known = {at: part for at, part in self._put.items() if found.may_use(part.object)}
         for one in sorted(found.checkpoints.values(), key=lambda one: one.published_at):
-            with contextlib.suppress(CorruptCheckpointError):  # then nothing is taken from it
-                there = self._registry.document(one)
+            there = self._there(one)
+            if there is not None:
                 self._lengths |= there.objects
                 files = there.contents().files
                 known |= {_known_as(key, files[key]): part for key, part in there.parts.items()}
@@ -158,15 +158,37 @@ class Publisher:
         left |= self._missing({part.object for part in parts.values()} - left)
         return {key: part for key, part in parts.items() if part.object not in left}
 
+    def _there(self, one: RemoteCheckpoint) -> Document | None:
+        """Where files of a published checkpoint are; None if it does not say, or that is denied,
+        see `_size`: then nothing is taken from it."""
+        try:
+            return self._registry.document(one)
+        except CorruptCheckpointError:
+            return None
+        except RemoteError as error:
+            if not refusals.is_denied(error):
+                raise
+            return None
+
     def _missing(self, objects: set[str]) -> set[str]:
         """Those that are gone, or not whole: a rule of the bucket may delete old objects, and a
         collection deletes what a push that was cut has put. One request for each."""
         keys = sorted(objects)
         with ThreadPoolExecutor(self._concurrency, "diskreplay push") as pool:
-            sizes = pool.map(self._registry.bucket.size, keys)
+            sizes = pool.map(self._size, keys)
             return {
                 key for key, size in zip(keys, sizes, strict=True) if size != self._lengths[key]
             }
+
+    def _size(self, key: str) -> int | None:
+        """The length of an object; None where it is not known to be there, which may be since it
+        is denied: to put it tells whether more is than to look at what is not there."""
+        try:
+            return self._registry.bucket.size(key)
+        except RemoteError as error:
+            if not refusals.is_denied(error):
+                raise
+            return None
 
     def _to_leave(self, parts: dict[str, Part]) -> set[str]:
         """Packs of which little is needed, and small ones where they are many: else a run of

@@ -107,6 +107,12 @@ def reason(error: BaseException) -> tuple[int, str] | None:
     return next(((code, remedy) for found, code, remedy in _REASONS if found.search(text)), None)
 
 
+def is_denied(error: OSError) -> bool:
+    """Whether one of ours says that something is not allowed. Without the right to list, S3 answers
+    so, too, of an object that is not there."""
+    return error.errno == DENIED[0]
+
+
 def later(error: BaseException) -> str:
     """The remedy where one may."""
     if _ASKED_FOR_A_TOKEN.search(str(error)):

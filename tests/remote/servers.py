@@ -252,13 +252,16 @@ class Faults:
     plan : dict of int to str
         What to do to the request of this number: ``"500"``, ``"503"``, ``"403"``, ``"404"``,
         ``"412"``, ``"after"`` (it is done, and the answer is lost), ``"cut"`` (half of the body).
+    may_list : bool
+        Without it, what is not there is denied, as S3 does.
     """
 
     def __init__(self, app):
-        self.app, self.seen, self.plan, self.always = app, [], {}, None
+        self.app = app
+        self.reset()
 
     def reset(self, plan=None):
-        self.seen, self.plan = [], plan or {}
+        self.seen, self.plan, self.may_list = [], plan or {}, True
 
     def __call__(self, environ, start_response):
         path = environ["PATH_INFO"].split("/bucket/", 1)[-1].removeprefix("runs/pong/")
@@ -267,7 +270,8 @@ class Faults:
         if what in ("500", "503", "403", "404", "412"):
             start_response(f"{what} Refused", [("Content-Length", "0")])
             return [b""]
-        if what is None:
+        looks = environ["REQUEST_METHOD"] in ("GET", "HEAD")
+        if what is None and (self.may_list or not looks):
             return self.app(environ, start_response)
         answers = []
 
@@ -277,6 +281,12 @@ class Faults:
 
         body = b"".join(self.app(environ, keep))
         status, headers = answers[-1]
+        if what is None:
+            if status[:3] == "404" or "list-type" in environ["QUERY_STRING"]:
+                start_response("403 Forbidden", [("Content-Length", "0")])
+                return [b""]
+            start_response(status, headers)
+            return [body]
         if what == "cut" and len(body) > 1:
             start_response(status, headers)
             return [body[: len(body) // 2]]

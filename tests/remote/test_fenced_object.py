@@ -1,6 +1,7 @@
 """One object that several runs want to write, in a store that says who was first."""
 
 import contextlib
+import errno
 import functools
 import itertools
 from typing import NamedTuple
@@ -377,3 +378,30 @@ def test_an_object_of_its_contents_is_put_once(store):
     store.size = lambda key: None
     with pytest.raises(RemoteUnavailableError, match="that it is there, and that it is not"):
         one.put_object("a", b"xyz")
+
+
+def test_what_is_denied_to_be_looked_at_is_put_once_more(store):
+    """Without the right to list, S3 says so of what was deleted in between."""
+    one = of(store, "one")
+    one.put_object("a", b"xyz")
+    answers = iter([RemoteError(errno.EACCES, "denied", "a"), None])
+    asked = []
+
+    def look(key):
+        asked.append(key)
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+        del store.objects[key]
+
+    store.size = look
+    assert one.has_put("a", b"xyz")
+    assert asked == ["a", "a"]
+    answers = iter([RemoteError(errno.EACCES, "denied", "a")] * 3)
+    with pytest.raises(RemoteError, match="denied"):  # also what is there
+        one.has_put("a", b"xyz")
+    assert len(asked) == 4
+    answers = iter([RemoteError(errno.EINVAL, "clock", "a")])
+    with pytest.raises(RemoteError, match="clock"):
+        one.has_put("a", b"xyz")
+    assert len(asked) == 5

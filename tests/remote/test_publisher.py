@@ -102,6 +102,54 @@ def test_what_is_gone_or_damaged_is_not_used_again(
     assert anywhere().verify(deep=True).clean
 
 
+@pytest.mark.parametrize("which", ["packs/", "checkpoints/"])
+def test_what_is_gone_is_put_again_without_the_right_to_list(run, tmp_path, moto, which):
+    """S3 denies then to look at what is not there."""
+    endpoint, faults = moto
+    faults.reset()
+    place = servers.served("moto", endpoint)
+    url = f"{place.url}/no-list-{which}".rstrip("/")
+    one = RemoteCheckpoints(url, storage_options=place.options)
+    run.add(900)
+    one.push(run.save(1))
+    for found in list(one._bucket.list(which)):
+        one._bucket.delete([found.key])
+    faults.may_list = False
+    run.add(10)
+    pushing = RemoteCheckpoints(url, storage_options=place.options)
+    for suffix in (2, 1):
+        path = run.save(suffix)
+        pushing.push(path)
+        assert same(path, pushing.pull(suffix, tmp_path / "pulled"))
+    with pytest.raises(errors.RemoteError, match="what they may do there"):
+        pushing.collect(1, 0)
+    faults.reset()
+    assert pushing.verify(deep=True).clean
+
+
+def test_what_is_denied_otherwise_is_told(run, moto):
+    """From whichever request on: nothing is published then."""
+    endpoint, faults = moto
+    faults.reset()
+    place = servers.served("moto", endpoint)
+    options = {"run": "r", "storage_options": place.options}
+    url = f"{place.url}/denied"
+    run.add(900)
+    RemoteCheckpoints(url, **options).push(run.save(1))
+    run.add(900)
+    path = run.save(2)
+    remote = RemoteCheckpoints(url, **options)
+    for number in range(5):  # the catalog, the document, a pack; to put a pack and the document
+        faults.reset(dict.fromkeys(range(number, 100), "403"))
+        with pytest.raises(errors.RemoteError, match="what they may do there"):
+            RemoteCheckpoints(url, **options).push(path)
+        faults.reset()
+        assert [one.suffix for one in remote.list()] == ["1"]
+    RemoteCheckpoints(url, **options).push(path)
+    assert remote.verify(deep=True).clean
+    assert [one.suffix for one in remote.list()] == ["1", "2"]
+
+
 @pytest.mark.costly
 def test_packs_do_not_pile_up(tmp_path, remote):
     """A run that publishes a thousand times needs no thousand packs to be pulled."""

@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from diskreplay.errors import RemoteError
 from diskreplay.remote import refusals
 
 ANSWER = (
@@ -121,6 +122,11 @@ def test_what_no_repetition_makes_better(error, code):
 )
 def test_remedies(error, remedy):
     assert remedy in refusals.reason(error)[1]
+
+
+def test_what_is_denied():
+    assert refusals.is_denied(RemoteError(refusals.DENIED[0], "denied", "a"))
+    assert not refusals.is_denied(RemoteError(errno.EINVAL, "clock", "a"))
 
 
 def test_later():
