@@ -98,6 +98,13 @@ class Fetcher:
                     f"{seal.size:,} bytes, and the whole file system at {there} has {most:,}; "
                     "nothing was fetched: pull another checkpoint, or to a larger disk"
                 )
+        zeros = sum(seal.size - wanted.parts[key].length for key, seal in contents.files.items())
+        if 0 < most < zeros:
+            raise CorruptCheckpointError(
+                f"{self._bucket.url}: checkpoint {wanted.suffix}: its files end with {zeros:,} "
+                f"bytes of zeros together, and the whole file system at {there} has {most:,}; "
+                "nothing was fetched: pull another checkpoint, or to a larger disk"
+            )
 
     def _fetch_all(
         self, wanted: Document, contents: Manifest, missing: dict[str, Part], build: Path

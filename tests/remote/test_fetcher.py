@@ -145,6 +145,24 @@ def test_a_file_that_cannot_be(run, remote, tmp_path):
 
 
 @pytest.mark.timeout(60)
+def test_files_that_cannot_be_together(run, remote, tmp_path):
+    """Each of them is shorter than the file system."""
+
+    def of_zeros(found):
+        size = shutil.disk_usage(tmp_path).total * 3 // 5
+        for key in ("reward/zarr.json", "action/zarr.json"):
+            found["manifest"]["files"][key][0] = size
+
+    run.add(100)
+    one = remote()
+    one.push(run.save(1))
+    said_to_be(one, of_zeros)
+    with pytest.raises(errors.CorruptCheckpointError, match=r"of zeros together, and the whole"):
+        one.pull(1, tmp_path / "pulled")
+    assert not (tmp_path / "pulled").exists()
+
+
+@pytest.mark.timeout(60)
 def test_zeros_without_end_are_no_work(run, remote, tmp_path, monkeypatch):
     """On a file system that does not say how large it is."""
     monkeypatch.setattr("shutil.disk_usage", lambda _path: types.SimpleNamespace(total=0))
