@@ -207,13 +207,13 @@ class RemoteCheckpoints:
         kept, seconds = self._keep if keep is None else _checked_keep(keep), seconds_of(grace)
         place = None if directory is None else resolved(directory)
         with self._writing(place) as (registry, _publisher):
-            return Collector(registry).collect(kept, seconds)
+            return Collector(registry, self._concurrency).collect(kept, seconds)
 
     def _collect_beside(self, path: Path, suffix: str, keep: int) -> None:
         """`collect` after the push of the checkpoint at `path`, which stays also if its number is
         low: a run that counts from 0 again would else have none."""
         with self._writing(path.parent) as (registry, _publisher):
-            Collector(registry).collect(keep, seconds_of("24h"), suffix)
+            Collector(registry, self._concurrency).collect(keep, seconds_of("24h"), suffix)
 
     @contextlib.contextmanager
     def _writing(self, directory: Path | None) -> Iterator[tuple[Registry, Publisher]]:
@@ -242,7 +242,7 @@ class RemoteCheckpoints:
         """Remove all checkpoints but those of these suffixes, as `collect` does: at once those of
         `gone`, others once they are so old."""
         with self._writing(None) as (registry, _publisher):
-            return Collector(registry).retain(suffixes, gone, grace_s)
+            return Collector(registry, self._concurrency).retain(suffixes, gone, grace_s)
 
     def _hold(self, check: Callable[[], object]) -> None:
         """Become the run that publishes here, see `FencedObject.hold`."""

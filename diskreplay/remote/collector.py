@@ -4,12 +4,13 @@ import contextlib
 import datetime
 import re
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from diskreplay.brief import brief
 from diskreplay.errors import CorruptCheckpointError, InvalidInputError, RemoteUnavailableError
 from diskreplay.remote.bucket import Listed
-from diskreplay.remote.catalog import Catalog, in_order
+from diskreplay.remote.catalog import Catalog, RemoteCheckpoint, in_order
 from diskreplay.remote.registry import Registry
 
 _GRACE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
@@ -51,10 +52,17 @@ def seconds_of(grace: float | str) -> float:
 
 
 class Collector:
-    """Collects at one URL. Only the run that publishes there may."""
+    """Collects at one URL. Only the run that publishes there may.
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    Parameters
+    ----------
+    registry : Registry
+    concurrency : int
+        Requests at once.
+    """
+
+    def __init__(self, registry: Registry, concurrency: int) -> None:
+        self._registry, self._concurrency = registry, concurrency
 
     def collect(self, keep: int, grace: float, spared: str | None = None) -> Collected:
         """Remove numbered checkpoints but the `keep` highest and the one of the suffix `spared`,
@@ -115,14 +123,11 @@ class Collector:
     ) -> tuple[list[Listed], CorruptCheckpointError | None]:
         """What no checkpoint needs. Where one does not say what it needs nothing is, and why."""
         needed = {one.document for one in left.checkpoints.values()}
-        for one in left.checkpoints.values():
-            try:
-                needed |= self._registry.document(one).objects.keys()
-            except CorruptCheckpointError as error:
-                return [], CorruptCheckpointError(
-                    f"{error}. No object is deleted, since this checkpoint may need it: push "
-                    f"checkpoint {one.suffix} again"
-                )
+        with ThreadPoolExecutor(self._concurrency, "diskreplay collect") as pool:
+            for its in pool.map(self._needed_by, left.checkpoints.values()):
+                if isinstance(its, CorruptCheckpointError):
+                    return [], its
+                needed |= its
         latest = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=grace)
         return [
             one
@@ -130,6 +135,15 @@ class Collector:
             for one in self._registry.bucket.list(place)
             if one.key not in needed and one.modified <= latest
         ], None
+
+    def _needed_by(self, one: RemoteCheckpoint) -> frozenset[str] | CorruptCheckpointError:
+        try:
+            return self._registry.objects(one)
+        except CorruptCheckpointError as error:
+            return CorruptCheckpointError(
+                f"{error}. No object is deleted, since this checkpoint may need it: push "
+                f"checkpoint {one.suffix} again"
+            )
 
 
 def _superfluous(found: Catalog, keep: int, spared: str | None) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from diskreplay.locks import Lock
 from diskreplay.remote import document, refusals
 from diskreplay.remote.catalog import Catalog, RemoteCheckpoint
 from diskreplay.remote.document import Document, Part
-from diskreplay.remote.registry import Registry
+from diskreplay.remote.registry import KEPT, Registry
 from diskreplay.remote.source import Source
 from diskreplay.store import codec
 from diskreplay.store.manifest import Manifest
@@ -144,7 +144,9 @@ class Publisher:
         """Where files of a checkpoint are already, but for packs that had better be left."""
         # A stopped collection may delete what is under a lower number, and no checkpoint refers to.
         known = {at: part for at, part in self._put.items() if found.may_use(part.object)}
-        for one in sorted(found.checkpoints.values(), key=lambda one: one.published_at):
+        # Older ones have little that these have not, and may be thousands.
+        newest = sorted(found.checkpoints.values(), key=lambda one: one.published_at)[-KEPT:]
+        for one in newest:
             there = self._there(one)
             if there is not None:
                 self._lengths |= there.objects

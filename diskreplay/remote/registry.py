@@ -1,5 +1,7 @@
 """The catalog of a URL as one run reads and writes it."""
 
+import sys
+
 from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError
 from diskreplay.locks import Lock
 from diskreplay.remote import catalog, document
@@ -9,7 +11,8 @@ from diskreplay.remote.document import Document
 from diskreplay.remote.fenced_object import FencedObject, Takeover
 from diskreplay.store.checkpoint_names import checked_suffix
 
-_KEPT = 16  # documents in memory
+KEPT = 16  # documents in memory
+_MOST_NAMES = 1 << 18  # of objects, those of a document each
 
 
 class Registry(FencedObject[Catalog]):
@@ -27,6 +30,8 @@ class Registry(FencedObject[Catalog]):
             unsafe=unsafe,
         )  # fmt: skip
         self._documents: dict[str, Document] = {}
+        self._objects: dict[str, frozenset[str]] = {}  # by document
+        self._names = 0  # in all of these
         self._lock = Lock()
 
     def find(self, suffix: int | str | None) -> RemoteCheckpoint:
@@ -72,5 +77,25 @@ class Registry(FencedObject[Catalog]):
         """Keep a document in memory."""
         with self._lock:
             self._documents[key] = found
-            while len(self._documents) > _KEPT:
+            while len(self._documents) > KEPT:
                 del self._documents[next(iter(self._documents))]
+
+    def objects(self, one: RemoteCheckpoint) -> frozenset[str]:
+        """The objects that it needs. They are remembered for more checkpoints than documents are:
+        else who collects beside thousands of them would read all of their documents each time.
+
+        Raises
+        ------
+        CorruptCheckpointError
+        """
+        with self._lock:
+            known = self._objects.get(one.document)
+        if known is None:
+            known = frozenset(map(sys.intern, self.document(one).objects))
+            with self._lock:
+                if self._names > _MOST_NAMES:
+                    self._objects.clear()
+                    self._names = 0
+                self._objects[one.document] = known
+                self._names += len(known)
+        return known

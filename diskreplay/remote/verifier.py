@@ -44,16 +44,23 @@ def verify(
     lengths: dict[str, int] = {}
     needed_by: dict[str, list[str]] = {}
     suffixes = []
-    for one in checked:
-        suffixes.append(one.suffix)
+
+    def needed(one: RemoteCheckpoint) -> dict[str, int] | str:
         try:
-            found = registry.document(one)
+            return registry.document(one).objects  # all else of a document may be long
         except CorruptCheckpointError as error:
-            findings.append(f"{error} (checkpoint {one.suffix})")
-            continue
-        for key, length in found.objects.items():
-            lengths[key] = length
-            needed_by.setdefault(key, []).append(one.suffix)
+            return str(error)
+
+    asked = list(checked)
+    with ThreadPoolExecutor(concurrency, "diskreplay verify") as pool:
+        for one, its in zip(asked, pool.map(needed, asked), strict=True):
+            suffixes.append(one.suffix)
+            if isinstance(its, str):
+                findings.append(f"{its} (checkpoint {one.suffix})")
+                continue
+            for key, length in its.items():
+                lengths[key] = length
+                needed_by.setdefault(key, []).append(one.suffix)
     fetcher = Fetcher(registry.bucket, concurrency=concurrency)
 
     def wrong(key: str) -> str | None:

@@ -216,7 +216,7 @@ def test_only_of_the_catalog_it_has_read(run, remote):
         return found
 
     registry.read_to_write = overtaken
-    Collector(registry).collect(2, 0)
+    Collector(registry, 4).collect(2, 0)
     assert len(turns) == 2
     assert [one.suffix for one in remote().list()] == ["1", "2"]
     assert remote().verify(deep=True).clean

@@ -14,6 +14,7 @@ import pytest
 import diskreplay
 from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
+from diskreplay.remote.registry import KEPT
 from tests.effort import effort
 from tests.remote import servers
 from tests.remote.conftest import Run
@@ -148,6 +149,27 @@ def test_what_is_denied_otherwise_is_told(run, moto):
     RemoteCheckpoints(url, **options).push(path)
     assert remote.verify(deep=True).clean
     assert [one.suffix for one in remote.list()] == ["1", "2"]
+
+
+def test_many_checkpoints_make_no_push_or_collection_longer(run, remote):
+    """Of thousands that are kept, not all documents are read each time."""
+    one = remote(run="r")
+    for number in range(40):
+        run.add(5)
+        pushed = one.push(run.save(number))
+        if number >= 30:
+            assert pushed.requests < 16
+    run.add(5)
+    assert remote(run="r").push(run.save(40)).requests < KEPT + 16  # of a program that begins
+    one.collect(100, 0)
+    for number in (41, 42):
+        run.add(5)
+        one.push(run.save(number))
+        before = one._bucket.requests
+        one.collect(100, 0)
+        assert one._bucket.requests - before < 16
+    assert one.verify(deep=True).clean
+    assert len(one.list()) == 43
 
 
 @pytest.mark.costly

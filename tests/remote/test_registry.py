@@ -47,7 +47,7 @@ def test_a_document_is_read_once(pushed, monkeypatch):
 
 def test_as_many_documents_are_kept_as_are_wanted_and_the_newest(pushed, monkeypatch):
     registry, listed = pushed
-    monkeypatch.setattr(module, "_KEPT", 2)
+    monkeypatch.setattr(module, "KEPT", 2)
     found = {suffix: registry.document(one) for suffix, one in listed.items()}
     assert len(registry._documents) == 2
     *_, second, last = listed
@@ -67,3 +67,26 @@ def test_a_document_that_is_missing_or_anothers_is_refused(pushed):
     with pytest.raises(CorruptCheckpointError, match="missing; pull another checkpoint"):
         registry.document(nine)
     assert registry.document(ten).suffix == "10"
+
+
+def test_objects_are_known_without_the_documents(pushed, monkeypatch):
+    registry, listed = pushed
+    needed = {suffix: registry.objects(one) for suffix, one in listed.items()}
+    assert all(needed[s] == registry.document(one).objects.keys() for s, one in listed.items())
+    registry._documents.clear()
+    with monkeypatch.context() as without:
+        without.setattr(registry.bucket, "get", None)
+        assert {suffix: registry.objects(one) for suffix, one in listed.items()} == needed
+    monkeypatch.setattr(module, "_MOST_NAMES", 1)
+    registry._objects.clear()
+    registry._names = 0
+    for _ in range(3):
+        for suffix, one in listed.items():
+            assert registry.objects(one) == needed[suffix]
+            assert registry._names == sum(map(len, registry._objects.values()))
+            assert registry._names <= 1 + max(map(len, needed.values()))
+    registry.bucket.delete([listed["9"].document])
+    registry._documents.clear()
+    registry._objects.clear()
+    with pytest.raises(CorruptCheckpointError, match="missing"):
+        registry.objects(listed["9"])
