@@ -144,9 +144,10 @@ class Publisher:
         """Where files of a checkpoint are already, but for packs that had better be left."""
         # A stopped collection may delete what is under a lower number, and no checkpoint refers to.
         known = {at: part for at, part in self._put.items() if found.may_use(part.object)}
-        # Older ones have little that these have not, and may be thousands.
-        newest = sorted(found.checkpoints.values(), key=lambda one: one.published_at)[-KEPT:]
-        for one in newest:
+        # Older ones have little that these have not, and may be thousands. Machines whose clocks
+        # differ have other epochs.
+        by_age = sorted(found.checkpoints.values(), key=lambda one: (one.epoch, one.published_at))
+        for one in by_age[-KEPT:]:
             there = self._there(one)
             if there is not None:
                 self._lengths |= there.objects

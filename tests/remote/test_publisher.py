@@ -1,5 +1,6 @@
 """push: what is damaged is not published, packs do not pile up, and kills lose nothing."""
 
+import datetime
 import os
 import random
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -170,6 +172,22 @@ def test_many_checkpoints_make_no_push_or_collection_longer(run, remote):
         assert one._bucket.requests - before < 16
     assert one.verify(deep=True).clean
     assert len(one.list()) == 43
+
+
+def test_a_run_whose_clock_is_late_finds_what_it_has_put(run, remote, monkeypatch):
+    """Of the newest checkpoints, although those of the run before say that they are newer."""
+    one = remote(run="r")
+    for number in range(KEPT + 1):
+        run.add(5)
+        one.push(run.save(number))
+    late = SimpleNamespace(now=lambda zone: datetime.datetime(2001, 1, 1, tzinfo=zone))
+    clock = SimpleNamespace(UTC=datetime.UTC, datetime=late)
+    monkeypatch.setattr("diskreplay.remote.publisher.datetime", clock)
+    other = remote(run="s", takeover=True)
+    run.add(900)
+    path = run.save(KEPT + 1)
+    assert other.push(path).objects > 1
+    assert other.push(path).objects == 1  # the document
 
 
 @pytest.mark.costly
