@@ -101,8 +101,8 @@ class RemoteSaver:
             # Without the frame of this call, which refers to this: the two would be dropped by a
             # collection of garbage only.
             error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
-            self._status = SaveStatus(suffix, "failed", path, None, error)
             self._untold[:] = [f"{remote.url}: checkpoint {suffix} was not published: {error}"]
+            self._status = SaveStatus(suffix, "failed", path, None, error)
             return
         self._status = SaveStatus(suffix, "published", path, pushed)
         try:
