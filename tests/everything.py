@@ -18,7 +18,8 @@ from diskreplay.compat.keras_gym import ExperienceReplayBuffer
 from diskreplay.integrations.stack_kernels import window_ids
 from diskreplay.integrations.stacked_leaf import StackedLeaf
 from diskreplay.integrations.tip import Tip
-from diskreplay.store import batch_kernels, ordering_kernels, read_job
+from diskreplay.store import batch_kernels, codec, ordering_kernels, read_job
+from diskreplay.store.field import Field
 
 rng = np.random.default_rng(0)
 FRAME = Box(0, 255, (12, 12), "uint8")
@@ -205,8 +206,16 @@ def stacks():
     )  # fmt: skip
 
 
+def chunk_of_a_writer():
+    """As it is sent to a shard, which needs no Ray."""
+    field = Field("observation", (12, 12), np.dtype("uint8"), "lz4")
+    rows, used = np.zeros((8, 12, 12), np.uint8), np.array([8])
+    codec.decode(field, *codec.encode(field, np.array([rows.ctypes.data]), used), used, rows)
+
+
 def main():
     buffers()
+    chunk_of_a_writer()
     stacks()
     rainbow_buffers()
     cs294_buffer()

@@ -72,7 +72,7 @@ class StoreReader:
         self._looking = threading.Lock()
         # Held from reading counts until they are noted: two pulses that note them in another order
         # than they read them would make rows that came look like rows that went back.
-        self._noting = threading.Lock()
+        self._noting = Lock()
         self._handle: _Handle | None = None
         self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
         self._begun = 0.0
