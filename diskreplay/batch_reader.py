@@ -1,25 +1,24 @@
 """A batch that was drawn, and its reader: from what is to be read to the arrays."""
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from diskreplay.batch import Batch, WindowMemory
 from diskreplay.errors import CorruptSegmentError, InvalidInputError
-from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
+from diskreplay.packed_batch import BlockStacks, PackedBatch
+from diskreplay.sampling.row_index import Plan
 from diskreplay.schema import Schema
+from diskreplay.stack_reader import StackReader, flat
 from diskreplay.store import machine
 from diskreplay.store.column import Column
 from diskreplay.store.field import Field
-from diskreplay.store.read_job import JOB
-from diskreplay.store.reading_pool import pool
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
+from diskreplay.store.stored_blocks import StoredBlocks
 
 _OTHERS = 40  # bytes of a transition's numbers, from its reward to its probability
-_NOTHING = np.empty(0, np.uint8)
 
 
 class DrawnBatch(NamedTuple):
@@ -43,6 +42,10 @@ class DrawnBatch(NamedTuple):
         """The batch, see `BatchReader.read`."""
         return self.reader.read(self, out, threads, contiguous)
 
+    def packed(self) -> PackedBatch | None:
+        """The batch as it is sent, see `BatchReader.packed`."""
+        return self.reader.packed(self)
+
 
 class BatchReader:
     """Reads the frames and other fields of drawn batches.
@@ -62,18 +65,13 @@ class BatchReader:
     ) -> None:
         from diskreplay.store import batch_kernels
 
-        self._kernels = batch_kernels
-        self._schema, self._stack, self._horizon = schema, stack_size, update_horizon
-        self._repeat = repeat_first
+        self._kernels, self._schema = batch_kernels, schema
+        self._stacks = StackReader(stack_size, update_horizon, repeat_first=repeat_first)
         self._memory = WindowMemory()
         frames = stack_size + min(stack_size, update_horizon)
         self._bytes = frames * row_bytes(schema.observations) + row_bytes(schema.actions)
         self._bytes += row_bytes(schema.extras.values()) + _OTHERS
         self._most = machine.memory() // self._bytes
-        # How many batches to ask the kernel for in advance, see batch_kernels.windows. Only Linux
-        # says how many page faults a thread had.
-        self._advice = np.array([0, 16 if sys.platform == "linux" else 0], np.int64)
-        self._rusage = np.zeros(32, np.int64)
 
     def check_fits(self, size: int) -> None:
         """Refuse so many transitions where `machine.memory` cannot hold them, with an
@@ -89,22 +87,63 @@ class BatchReader:
         So many threads read its frames; if `contiguous`, both stacks are C-contiguous arrays. None
         if what was read changed meanwhile, which happens to a reader of a live store only.
         """
+        rows = drawn.plan.rows
+        try:
+            windows = self._memory.take(len(rows)) if out is None else out._windows
+            arrays = self._arrays(
+                drawn, lambda column: self._stacks.read(column, rows, windows, threads, contiguous)
+            )
+        finally:
+            drawn.guard.release()
+        if arrays is None:
+            return None
+        if out is None:
+            self._memory.give(windows)
+            return Batch(arrays, windows)
+        out._arrays = arrays
+        return out
+
+    def packed(self, drawn: DrawnBatch) -> PackedBatch | None:
+        """As `read`, of what is sent to another process: where it takes less, frames in the blocks
+        that they are stored in."""
+        rows = drawn.plan.rows
+        windows: dict[str, np.ndarray] = {}
+        blocks: dict[str, StoredBlocks] = {}
+
+        def stacks(column: Column[Any]) -> tuple[Any, Any]:
+            name = column.field.name
+            found = self._stacks.blocks(column, rows) if column.field.packed else None
+            if found is None:
+                return self._stacks.read(column, rows, windows, 1, False)
+            blocks[name] = found
+            return BlockStacks(name, following=False), BlockStacks(name, following=True)
+
+        try:
+            windows |= self._memory.take(len(rows))
+            arrays = self._arrays(drawn, stacks)
+        finally:
+            drawn.guard.release()
+        if arrays is None:
+            return None
+        self._memory.give(windows)
+        sent = PackedBatch.of(Batch(arrays, windows))
+        return sent._replace(blocks=blocks, rows=rows) if blocks else sent
+
+    def _arrays(
+        self, drawn: DrawnBatch, stacks: Callable[[Column[Any]], tuple[Any, Any]]
+    ) -> dict[str, Any] | None:
+        """What a batch shows, of which `stacks` reads both stacks of a column. None if what was
+        read changed meanwhile."""
         store, plan, schema = drawn.store, drawn.plan, self._schema
         columns = store.columns
         try:
-            windows = self._memory.take(len(plan.rows)) if out is None else out._windows
-            pairs = [
-                self._stacks(columns[f.name], plan, windows, threads, contiguous)
-                for f in schema.observations
-            ]
+            pairs = [stacks(columns[f.name]) for f in schema.observations]
             actions = [self._rows(columns[f.name], drawn.ids) for f in schema.actions]
             extras = {name: self._rows(columns[name], drawn.ids) for name in schema.extras}
         except CorruptSegmentError:
             if drawn.guard.has_moved_on():
                 return None
             raise
-        finally:
-            drawn.guard.release()
         if schema.is_flat:  # asking the spaces takes some microseconds
             (observation, following), action = pairs[0], actions[0]
         else:
@@ -112,7 +151,7 @@ class BatchReader:
                 schema.observation.unflatten(parts) for parts in zip(*pairs, strict=True)
             )
             action = schema.action.unflatten(actions)
-        arrays = {
+        return {
             "observation": observation,
             "action": action,
             "reward": plan.reward,
@@ -126,53 +165,6 @@ class BatchReader:
             "probability": drawn.probability,
             **extras,
         }
-        if out is None:
-            self._memory.give(windows)
-            return Batch(arrays, windows)
-        out._arrays = arrays
-        return out
-
-    def _stacks(
-        self,
-        column: Column[Any],
-        plan: Plan,
-        windows: dict[str, np.ndarray],
-        threads: int,
-        contiguous: bool,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Observation and next observation stacks of one field."""
-        field, stack, horizon, kernels = column.field, self._stack, self._horizon, self._kernels
-        size, rows = len(plan.rows), plan.rows
-        width = stack if contiguous else stack + horizon
-        name = f"{field.name} stack" if contiguous else field.name
-        window = reused(windows, name, (size, width, *field.shape), field.dtype)
-        following, apart = None, _NOTHING
-        if contiguous or (horizon < stack and not kernels.fit_windows(rows, horizon)):
-            shape = (size, stack, *field.shape)
-            following = reused(windows, f"{field.name} next", shape, field.dtype)
-            apart = flat(following)
-        if self._advice[0] > 0:
-            kernels.advise(column.table.array, rows)
-        job, threads = pool.job(window.nbytes, size, threads)
-        parts = len(job) - JOB
-        failed = kernels.windows(
-            column.table.array, rows, stack, horizon, self._advice, self._rusage, flat(window),
-            width, apart, column.scratch(2 * -(-size // parts), threads), threads, job,
-        )  # fmt: skip
-        if failed:
-            column.complain(*divmod(-(1 + failed), column.num_envs))
-        if self._repeat:
-            _repeat_first(window, stack, rows[:, BEFORE])
-            # Else the next stack has part of this padding, or comes later.
-            if following is None and horizon >= stack:
-                _repeat_first(window[:, horizon:], stack, rows[:, BEFORE_NEXT])
-            elif following is not None:
-                _repeat_first(following, stack, rows[:, BEFORE_NEXT])
-        if following is None:
-            following = window[:, horizon:]
-        if stack == 1:
-            return window[:, 0], following[:, 0]
-        return window[:, :stack], following
 
     def _rows(self, column: Column[Any], ids: np.ndarray) -> np.ndarray:
         """One field's value in the row of each transition."""
@@ -181,31 +173,6 @@ class BatchReader:
         if failed:
             column.complain(*divmod(-(1 + failed), column.num_envs))
         return out
-
-
-def _repeat_first(stacks: np.ndarray, stack: int, before: np.ndarray) -> None:
-    """Put the first frame of each stack, behind so many others of which `before` are the episode's,
-    into the places before the episode's start."""
-    for i in np.flatnonzero((before >= 0) & (before < stack - 1)).tolist():
-        first = stack - 1 - int(before[i])
-        stacks[i, :first] = stacks[i, first]
-
-
-def flat(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
-
-
-def reused(
-    arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype
-) -> np.ndarray:
-    """An array of this shape: the one kept under `name` if it fits, else a new one.
-
-    One that came from a file or another process may be read-only, and kernels ask nobody.
-    """
-    array = arrays.get(name)
-    if array is None or array.shape != shape or array.dtype != dtype or not array.flags.carray:
-        array = arrays[name] = np.empty(shape, dtype)
-    return array
 
 
 def refuse_size(name: str, size: int, bytes_: int) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.batch import Batch, WindowMemory
-from diskreplay.batch_reader import reused
+from diskreplay.stack_reader import reused
 from diskreplay.store.rwlock import ReadGuard
 
 

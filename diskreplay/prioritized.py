@@ -10,11 +10,13 @@ from diskreplay import given_numbers
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.call_guard import Read
 from diskreplay.distribution import PrioritizedDistribution
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.given_numbers import as_reals
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Beta
+from diskreplay.packed_batch import PackedBatch
 from diskreplay.prefetch import MOST_THREADS
 from diskreplay.sampling.prioritized import PriorityMass
 from diskreplay.sampling.sum_tree import SumTree
@@ -168,6 +170,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         CorruptSegmentError
             Stored bytes do not match their checksum.
         """
+        threads = given_numbers.whole("threads", threads, most=MOST_THREADS)
+        return self._read_at(positions, lambda drawn: drawn.read(threads=threads))
+
+    def _sample_packed(self, positions: np.ndarray) -> tuple[PackedBatch, PriorityMass]:
+        """As `sample_at`, for another process."""
+        return self._read_at(positions, DrawnBatch.packed)
+
+    def _read_at(
+        self, positions: np.ndarray, read: Callable[[DrawnBatch], Read | None]
+    ) -> tuple[Read, PriorityMass]:
         places = as_reals("positions", positions)
         if places.ndim != 1:
             raise ShapeError(
@@ -175,7 +187,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         if not ((places >= 0) & (places <= 1)).all():  # NaN too
             raise InvalidInputError("positions: numbers from 0 to 1 expected")
-        threads = given_numbers.whole("threads", threads, most=MOST_THREADS)
         masses: list[PriorityMass] = []
 
         def choose(rows: IndexedStore, guard: ReadGuard) -> DrawnBatch:
@@ -184,7 +195,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return rows.choose(ids, guard)
 
         self._turn_when_drawn()
-        return self._read_chosen(choose, threads=threads), masses[-1]
+        return self._read_chosen(choose, read), masses[-1]
 
     def priority_mass(self) -> PriorityMass:
         """What `sample_at` would draw from now. O(1)."""

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.batch import MOST_KEPT
-from diskreplay.batch_reader import flat, refuse_size, reused
+from diskreplay.batch_reader import refuse_size
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.schema import Schema
 from diskreplay.sequence_batch import SequenceBatch
+from diskreplay.stack_reader import flat, reused
 from diskreplay.store import machine
 from diskreplay.store.column import Column
 from diskreplay.store.read_job import READS

@@ -9,6 +9,7 @@ from diskreplay import given_numbers, validation
 from diskreplay.actor_rows import ActorRows
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch, check_out
+from diskreplay.call_guard import Read
 from diskreplay.distribution import Distribution, UniformDistribution
 from diskreplay.handover import handovers_to
 from diskreplay.indexed_store import IndexedStore
@@ -108,23 +109,23 @@ class TransitionSource(ActorRows):
         threads = given_numbers.whole("threads", threads, most=MOST_THREADS)
         self._turn()
         return self._read_chosen(
-            lambda rows, guard: rows.choose(ids, guard), out, threads=threads, contiguous=contiguous
+            lambda rows, guard: rows.choose(ids, guard),
+            lambda drawn: drawn.read(out, threads=threads, contiguous=contiguous),
         )
 
     def _read_chosen(
         self,
         choose: Callable[[IndexedStore, ReadGuard], DrawnBatch],
-        out: Batch | None = None,
-        **how: Any,
-    ) -> Batch:
-        """The batch that `choose` draws from the rows, under the lock."""
+        read: Callable[[DrawnBatch], Read | None],
+    ) -> Read:
+        """What `read` makes of the batch that `choose` draws from the rows, under the lock."""
 
-        def attempt(guard: ReadGuard) -> Batch | None:
+        def attempt(guard: ReadGuard) -> Read | None:
             with self._lock:
                 self._check_open()
                 self._follow()
                 drawn = choose(self._rows.indexed(), guard)
-            return drawn.read(out, **how)
+            return read(drawn)
 
         return self._read_held(attempt)
 

@@ -20,6 +20,7 @@ from diskreplay.integrations.stacked_leaf import StackedLeaf
 from diskreplay.integrations.tip import Tip
 from diskreplay.store import batch_kernels, codec, ordering_kernels, read_job
 from diskreplay.store.field import Field
+from diskreplay.store.stored_blocks import StoredBlocks
 
 rng = np.random.default_rng(0)
 FRAME = Box(0, 255, (12, 12), "uint8")
@@ -56,6 +57,9 @@ def fill_and_use(kind, path, space, envs, **options):
         buffer.load(f"{path}.saved", 1)
         buffer.evict(buffer.bounds[:, 0] + 1)
         buffer.sample(32)
+        if (column := buffer._rows.store.columns[field]).field.packed:
+            watched = np.array([0, 16]), np.zeros(32, np.int64)
+            assert StoredBlocks.of(column, np.array([[0, 120, 123]]), 1 << 20, *watched)
         with diskreplay.open(path) as reader:
             reader.sample(8)
     assert verify(Path(path)).findings == ()

@@ -49,6 +49,7 @@ LEVELS = [
     ["sequence_reader"],
     ["env_writer"],
     ["batch_reader", "open_episodes", "options", "runs", "sequence_options", "small_columns"],
+    ["packed_batch", "stack_reader"],
     ["slot_fields"],
     ["validation"],
     ["schema"],

@@ -12,11 +12,13 @@ from diskreplay.given_numbers import exponent
 from diskreplay.locks import Lock
 from diskreplay.options import Beta
 from diskreplay.ray.actors import Actor, wait
+from diskreplay.ray.batch_order import BatchOrder
+from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
 from diskreplay.ray.coordinator import Ticket
 from diskreplay.ray.draw_graph import DrawGraph
 from diskreplay.ray.draw_request import DrawRequest, no_totals
-from diskreplay.ray.joined_batches import BatchOrder, joined
+from diskreplay.ray.joined_batches import joined
 from diskreplay.ray.messages import ShardState
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.ray.shard_handle import NOTHING, ShardHandle
@@ -54,6 +56,7 @@ class Client:
         token = secrets.token_hex(8)
         self.handles = [ShardHandle(number, actor, token) for number, actor in enumerate(shards)]
         self.graph = DrawGraph(self.handles) if transport == "graph" else None
+        self.frames = BlockFrames(options["buffer"])
         self.rng = rng
         self.lock = Lock()
         self.timeout: float = options["timeout"]
@@ -212,7 +215,7 @@ class Client:
             all_ids.append(global_ids(number, mine))
             owners.append(np.zeros(len(mine), np.int64))
         order = BatchOrder(owners, 1)
-        return joined(pieces, order, {"id": order.rows(all_ids)})[0]
+        return joined(pieces, order, {"id": order.rows(all_ids)}, self.frames)[0]
 
     def described(self) -> list[dict[str, Any]]:
         """Figures of each shard."""

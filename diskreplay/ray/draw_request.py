@@ -8,14 +8,16 @@ import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.errors import EmptyBufferError, ShardsLostError
+from diskreplay.packed_batch import PackedBatch
 from diskreplay.ray import global_draw
 from diskreplay.ray.actors import Call, wait
+from diskreplay.ray.batch_order import BatchOrder
+from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.calls import LOST, answer
 from diskreplay.ray.draw_graph import DrawGraph, Execution
 from diskreplay.ray.global_draw import Allotment
-from diskreplay.ray.joined_batches import BatchOrder, joined
+from diskreplay.ray.joined_batches import joined
 from diskreplay.ray.messages import ShardState
-from diskreplay.ray.packed_batch import PackedBatch
 from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
 
@@ -27,6 +29,7 @@ class Drawing(Protocol):
 
     handles: list[ShardHandle]
     graph: DrawGraph | None
+    frames: BlockFrames
     options: dict[str, Any]
     largest: float
     timeout: float
@@ -214,7 +217,7 @@ class DrawRequest:
             "probability": probability,
             "generation": order.rows([np.repeat(runs, lengths)]),
         }
-        return joined(packed, order, more)
+        return joined(packed, order, more, client.frames)
 
 
 def no_totals(lost: int, count: int, waited: float) -> Exception:

@@ -1,74 +1,16 @@
 """Parts of batches, as shards send them, put together into the batches."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from diskreplay.batch import Batch, FollowingStacks, WindowView
-from diskreplay.ray.packed_batch import PackedBatch
+from diskreplay.packed_batch import BlockStacks, PackedBatch
+from diskreplay.ray.batch_order import BatchOrder
+from diskreplay.ray.block_frames import BlockFrames, Stacks
 
 _SMALL = 256  # bytes of a row that are joined for all batches at once
-
-
-class BatchOrder:
-    """Where the transitions of some parts stand in some batches: of each batch those of the first
-    part, then those of the second one.
-
-    Parameters
-    ----------
-    owners : sequence of ndarray of int64
-        Of each part, which batch each transition is of; they never fall. No batch is empty.
-    count : int
-        Of batches.
-
-    Attributes
-    ----------
-    bounds : ndarray of int64, shape (parts, count + 1)
-        Where each batch begins and ends in each part.
-    starts : ndarray of int64, shape (count + 1,)
-        Where each batch begins and ends, one behind the other.
-    """
-
-    def __init__(self, owners: Sequence[np.ndarray], count: int) -> None:
-        self.count, batches = count, np.arange(count + 1)
-        self.bounds = np.stack([np.searchsorted(each, batches) for each in owners])
-        self.starts = self.bounds.sum(axis=0)
-        self._order = np.argsort(np.concatenate(owners), kind="stable")
-        self._places = np.empty_like(self._order)
-        self._places[self._order] = np.arange(len(self._order))
-        self._parts = np.cumsum([0, *map(len, owners)])
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Transitions of each batch."""
-        return np.diff(self.starts)
-
-    def rows(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Of each part an array: all batches, one behind the other; a copy."""
-        return np.concatenate(parts)[self._order]
-
-    def places(self, part: int, rows: np.ndarray) -> np.ndarray:
-        """Where these of a part stand, in all batches one behind the other."""
-        return self._places[self._parts[part] + rows]
-
-    def cut(self, array: np.ndarray) -> list[np.ndarray]:
-        """What `rows` gave, by batch; views."""
-        starts = self.starts.tolist()
-        return [array[low:high] for low, high in pairwise(starts)]
-
-    def joined(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Of each part an array: those of each batch, copied, each in memory of its own."""
-        bounds, found = self.bounds.T.tolist(), []
-        for lows, highs in pairwise(bounds):
-            found.append(
-                np.concatenate([
-                    array[low:high]
-                    for array, low, high in zip(parts, lows, highs, strict=True) if low < high
-                ])
-            )  # fmt: skip
-        return found
 
 
 class _Place(NamedTuple):
@@ -87,8 +29,9 @@ class _Place(NamedTuple):
 
 
 def joined(
-    parts: Sequence[PackedBatch], order: BatchOrder, more: dict[str, np.ndarray]
-) -> list[Batch]:
+    parts: Sequence[PackedBatch], order: BatchOrder, more: dict[str, np.ndarray],
+    frames: BlockFrames,
+) -> list[Batch]:  # fmt: skip
     """The batches of the transitions of some parts; copies.
 
     Small arrays are put together once for all batches, which are views of them: to do so a batch
@@ -101,17 +44,31 @@ def joined(
     order : BatchOrder
     more : dict of str to ndarray
         Arrays of all batches, one behind the other, in the place of those of the parts.
+    frames : BlockFrames
+
+    Raises
+    ------
+    CorruptSegmentError
+        A block was damaged on its way.
     """
+    # A shard sends blocks where they are fewer bytes than the rows.
+    layouts = [{(name, sent.layout) for name, sent in part.blocks.items()} for part in parts]
+    in_blocks = {name for name, _layout in set.intersection(*layouts)}
+    parts = [
+        part if part.blocks.keys() == in_blocks
+        else frames.unpacked(part, part.blocks.keys() - in_blocks) for part in parts
+    ]  # fmt: skip
+    stacks, block_windows = frames.read(parts, order, in_blocks)
     names = set.intersection(*(set(part.windows) for part in parts))
     windows = {name: order.joined([part.windows[name] for part in parts]) for name in names}
     fields = {
-        name: _joined([part.arrays[name] for part in parts], parts, order, windows)
+        name: _joined([part.arrays[name] for part in parts], parts, order, windows, stacks)
         for name in parts[0].arrays if name not in more
     } | {name: order.cut(array) for name, array in more.items()}  # fmt: skip
     return [
         Batch(
             {name: found[number] for name, found in fields.items()},
-            {name: found[number] for name, found in windows.items()},
+            {name: found[number] for name, found in windows.items()} | block_windows[number],
         )
         for number in range(order.count)
     ]
@@ -119,17 +76,22 @@ def joined(
 
 def _joined(
     leaves: list[Any], parts: Sequence[PackedBatch], order: BatchOrder,
-    windows: dict[str, list[np.ndarray]],
+    windows: dict[str, list[np.ndarray]], stacks: Stacks,
 ) -> list[Any]:  # fmt: skip
     """One field of each batch."""
     first = leaves[0]
+    if isinstance(first, BlockStacks):
+        return stacks[first]
     if isinstance(first, dict):
         named = {
-            key: _joined([leaf[key] for leaf in leaves], parts, order, windows) for key in first
+            key: _joined([leaf[key] for leaf in leaves], parts, order, windows, stacks)
+            for key in first
         }
         return [{key: found[k] for key, found in named.items()} for k in range(order.count)]
     if isinstance(first, tuple):
-        inner = [_joined(list(each), parts, order, windows) for each in zip(*leaves, strict=True)]
+        inner = [
+            _joined(list(each), parts, order, windows, stacks) for each in zip(*leaves, strict=True)
+        ]
         return [tuple(found[k] for found in inner) for k in range(order.count)]
     shown = {_place(leaf, part.windows) for leaf, part in zip(leaves, parts, strict=True)}
     place = shown.pop()

@@ -20,12 +20,12 @@ from diskreplay.errors import (
     UsageError,
 )
 from diskreplay.locks import Lock
+from diskreplay.packed_batch import PackedBatch
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.ray.actors import leave_torch_alone, this_node, was_restarted
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.env_leases import EnvLeases
 from diskreplay.ray.messages import Chunk, KnownLargest, Lease, ShardState, Updates
-from diskreplay.ray.packed_batch import PackedBatch
 from diskreplay.ray.resharding import PartPiece
 from diskreplay.ray.shard_parts import ShardParts
 from diskreplay.store import files
@@ -176,11 +176,11 @@ class Shard:
         with self._lock:
             buffer = self._update(updates, largest)
             try:
-                batch, mass = buffer.sample_at(positions)
+                batch, mass = buffer._sample_packed(positions)
             except EmptyBufferError:
                 return None, self.state()
             state = ShardState(mass, buffer.generation, buffer.add_count)
-        return PackedBatch.of(batch), state
+        return batch, state
 
     def draw_in_graph(self, asked: tuple[np.ndarray, Updates, KnownLargest] | None) -> Any:
         """`draw`, as a compiled graph calls it: its answer, the error in its place, and padding.

@@ -7,7 +7,7 @@ import numpy as np
 
 from diskreplay.errors import CapacityError, NotSampleableError, UnknownIdError
 
-BEFORE, BEFORE_NEXT = 2, 4  # columns of `Plan.rows`
+ENV, ROW, BEFORE, AHEAD, BEFORE_NEXT = range(5)  # columns of `Plan.rows`
 
 
 class Plan(NamedTuple):

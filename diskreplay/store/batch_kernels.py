@@ -314,6 +314,31 @@ def fit_windows(plan, horizon):
     return True
 
 
+@inner
+def watch_faults(advice, usage):
+    """Before some reads: how many major faults this thread had, or -1 where it is not to be
+    known."""
+    if advice[0] > 0 or advice[1] == 0:
+        return -1
+    getrusage(_RUSAGE_THREAD, usage)
+    return load_i64(usage + _MAJOR_FAULTS_AT)
+
+
+@inner
+def note_faults(advice, usage, faults):
+    """After these reads: for how many batches `advise` is to be called first, and for how many
+    after the next major fault."""
+    if faults < 0:
+        advice[0] = larger(advice[0] - 1, 0)
+    else:
+        getrusage(_RUSAGE_THREAD, usage)
+        if load_i64(usage + _MAJOR_FAULTS_AT) > faults:
+            advice[0] = advice[1]
+            advice[1] = smaller(2 * advice[1], _MOST_BATCHES_ADVISED)
+        else:
+            advice[1] = larger(advice[1] // 2, 16)
+
+
 @kernel(
     "int64[::1], int64[:, ::1], int64, int64, int64[::1], int64[::1], uint8[::1], int64, "
     "uint8[::1], int64[::1], int64, int64[::1]"
@@ -329,14 +354,9 @@ def windows(
     - 1``; places before the episode's start are zeros. `scratch` is for so many `threads`. There
     are as many parts as `job` has words for, which has -1 in place of the parts taken.
 
-    ``advice`` holds for how many batches to call `advise` first, and for how many after the next
-    major fault.
+    `advice` is what `note_faults` has.
     """
-    usage = address(rusage)
-    watches = advice[0] == 0 and advice[1] > 0
-    if watches:
-        getrusage(_RUSAGE_THREAD, usage)
-    faults = load_i64(usage + _MAJOR_FAULTS_AT)
+    faults = watch_faults(advice, address(rusage))
     job[PARTS], job[THREADS] = len(job) - JOB, threads
     job[TABLE], job[PLANNED], job[COUNT] = address(table), address(plan), len(plan)
     job[ROWS], job[STACK], job[HORIZON] = table[ROW_BYTES], stack, horizon
@@ -346,13 +366,5 @@ def windows(
     failed = _run(job)
     if failed:
         return failed
-    if watches:
-        getrusage(_RUSAGE_THREAD, usage)
-        if load_i64(usage + _MAJOR_FAULTS_AT) > faults:
-            advice[0] = advice[1]
-            advice[1] = smaller(2 * advice[1], _MOST_BATCHES_ADVISED)
-        else:
-            advice[1] = larger(advice[1] // 2, 16)
-    elif advice[0] > 0:
-        advice[0] -= 1
+    note_faults(advice, address(rusage), faults)
     return 0

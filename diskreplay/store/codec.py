@@ -18,9 +18,7 @@ _ALL_BITS = (1 << 32) - 1
 _FEW_ZEROS = 1 << 18  # about as many take as long one by one as by matrices
 
 # As C has them.
-_NAMES = {
-    name: np.frombuffer(bytearray(f"{name}\0".encode()), np.uint8) for name in ("lz4", "zstd")
-}
+NAMES = {name: np.frombuffer(bytearray(f"{name}\0".encode()), np.uint8) for name in ("lz4", "zstd")}
 MISSING = -1  # offset and length of a block that is not there, as int64
 
 _extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
@@ -144,14 +142,21 @@ def encode(field: Field, sources: np.ndarray, used: np.ndarray) -> tuple[np.ndar
 
     whole = field.block_bytes
     lengths = np.empty(len(sources), np.int64)
-    out = np.empty(len(sources) * (whole + packing_kernels.ROOM), np.uint8)
+    out = np.empty(most_bytes(field, len(sources)), np.uint8)
     size = packing_kernels.encode(
-        sources, used * field.row_bytes, whole, _NAMES[field.compressor], field.level,
+        sources, used * field.row_bytes, whole, NAMES[field.compressor], field.level,
         np.empty(whole, np.uint8), out, lengths,
     )  # fmt: skip
     if size < 0:
         raise StoreError(f"field {field.name!r}: C-Blosc cannot compress with {field.compressor}")
     return out[:size], lengths
+
+
+def most_bytes(field: Field, blocks: int) -> int:
+    """So many compressed blocks have no more bytes, with their CRC-32C."""
+    from diskreplay.store import packing_kernels
+
+    return blocks * (field.block_bytes + packing_kernels.ROOM)
 
 
 def decode(

@@ -52,7 +52,6 @@ class Column(Generic[AnySegment]):
         self.files = ColumnFiles(place, number, field)
         self.table = SegmentTable(field, num_envs, rows_per_env, rwlock)
         self.segments: Segments[AnySegment] = Segments(field, num_envs, self.table, rwlock)
-        self._block_words = -(-field.block_bytes // 8) if field.packed else 0
 
     # -- opening and leaving
 
@@ -92,7 +91,7 @@ class Column(Generic[AnySegment]):
     def scratch(self, reads: int, threads: int = 1) -> np.ndarray:
         """Memory that kernels want for so many reads of each thread: two a transition, one an
         id."""
-        return np.empty(threads * (READ * reads + self._block_words), np.int64)
+        return scratch(self.field, reads, threads)
 
     def read(self, env: int, start: int, stop: int) -> np.ndarray:
         """A copy of rows ``start..stop`` of one env, shape ``(stop - start, *field.shape)``."""
@@ -177,3 +176,9 @@ class Column(Generic[AnySegment]):
         """A copy of a segment that is not sealed, with the first `count` rows of each env, to be
         written later. Call it while nobody adds rows."""
         raise NotImplementedError
+
+
+def scratch(field: Field, reads: int, threads: int) -> np.ndarray:
+    """As `Column.scratch`."""
+    block_words = -(-field.block_bytes // 8) if field.packed else 0
+    return np.empty(threads * (READ * reads + block_words), np.int64)

@@ -1,6 +1,6 @@
 """Numba kernels that compress rows and enter the blocks into a shard's index, holding no GIL."""
 
-from diskreplay.jit import address, kernel
+from diskreplay.jit import address, inner, kernel
 from diskreplay.row_commit import store_release
 from diskreplay.store.native import (
     blosc_decode,
@@ -15,6 +15,17 @@ from diskreplay.store.native import (
 
 _HEADER = 16  # of a Blosc chunk
 ROOM = 20  # bytes more than its rows that a block takes at most: a header and a checksum
+
+
+@inner
+def encode_block(level, whole, source, target, name):
+    """A block of `whole` bytes, compressed by the codec `name`, and its CRC-32C; returns how many
+    bytes they are, or -1 if Blosc failed."""
+    size = blosc_encode(level, 0, 1, whole, source, target, whole + 16, name, 0, 1)
+    if size <= 0:
+        return -1
+    store_u32(target + size, crc32c_extend(0, target, size))
+    return size + 4
 
 
 @kernel("int64[::1], int64[::1], int64, uint8[::1], int64, uint8[::1], uint8[::1], int64[::1]")
@@ -32,12 +43,10 @@ def encode(sources, used, whole, name, level, scratch, out, lengths):
             memset(address(scratch) + used[i], 0, whole - used[i])
             memcpy(address(scratch), source, used[i])
             source = address(scratch)
-        size = blosc_encode(level, 0, 1, whole, source, at, whole + 16, address(name), 0, 1)
-        if size <= 0:
+        lengths[i] = encode_block(level, whole, source, at, address(name))
+        if lengths[i] < 0:
             return -1
-        store_u32(at + size, crc32c_extend(0, at, size))
-        lengths[i] = size + 4
-        at += size + 4
+        at += lengths[i]
     return at - address(out)
 
 

@@ -7,9 +7,12 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 import diskreplay
-from diskreplay.ray.joined_batches import BatchOrder, joined
-from diskreplay.ray.packed_batch import PackedBatch
+from diskreplay.packed_batch import PackedBatch
+from diskreplay.ray.batch_order import BatchOrder
+from diskreplay.ray.block_frames import BlockFrames
+from diskreplay.ray.joined_batches import joined
 
+NO_BLOCKS = BlockFrames({})  # those that are sent in blocks are for `test_block_frames.py`
 SPACES = [
     Box(0, 255, (6, 6), "uint8"),
     Box(0, 255, (20, 20), "uint8"),  # larger than what is put together for all batches at once
@@ -49,7 +52,7 @@ def test_joined_parts_are_the_batches_one_behind_the_other(buffer, ends):
     parts = [pickle.loads(pickle.dumps(PackedBatch.of(batch), 5)) for batch in chosen]
     owners = [np.sort(np.arange(24) % 4), np.array([1, 3]), np.array([0, 0, 0, 1, 2])]
     more = {"id": np.arange(31), "owner": np.ones(31)}
-    found = joined(parts, BatchOrder(owners, 4), more)
+    found = joined(parts, BatchOrder(owners, 4), more, NO_BLOCKS)
     assert [len(batch) for batch in found] == [9, 8, 7, 7]
     wanted = [
         [(part, row) for part in range(3) for row in range(len(owners[part]))
@@ -71,7 +74,7 @@ def test_only_batches_with_an_end_of_an_episode_are_no_views_of_their_window(buf
     parts = [PackedBatch.of(buffer.gather(ids)), PackedBatch.of(buffer.gather([12, 13]))]
     owners = [np.repeat([0, 1, 2], 7), np.array([1, 2])]
     order = BatchOrder(owners, 3)
-    batches = joined(parts, order, {"id": order.rows([ids, np.array([12, 13])])})
+    batches = joined(parts, order, {"id": order.rows([ids, np.array([12, 13])])}, NO_BLOCKS)
     whole = [batch.window() is not None for batch in batches]
     assert whole == [(batch.steps == 2).all() and not batch.terminated.any() for batch in batches]
     assert whole == [True, True, False]
@@ -84,7 +87,7 @@ def test_batches_share_nothing(buffer):
     drawn = buffer.sample(30)
     parts = [PackedBatch.of(drawn)]
     order = BatchOrder([np.repeat([0, 1], 15)], 2)
-    batches = joined(parts, order, {"id": drawn.id})
+    batches = joined(parts, order, {"id": drawn.id}, NO_BLOCKS)
     before = {name: batches[1][name].copy() for name in batches[1]}
     shown = drawn.asdict()
     kept = {name: shown[name].copy() for name in shown}

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
-from diskreplay.ray.packed_batch import PackedBatch
+from diskreplay.packed_batch import PackedBatch
 
 SPACES = {
     "frames": Box(0, 255, (40, 40), "uint8"),
