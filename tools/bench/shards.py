@@ -8,7 +8,8 @@ frames, and each has processes of its own; they take turns, and medians of the r
 Processor time is of all processes together: of the learner, the shards and Ray's own. Reverb
 needs TensorFlow, which wants an interpreter of its own: without ``--reverb`` it is left out, and so
 is whatever cannot be imported, with the reason. Each process of Ray maps the pages of Ray's memory
-as it first writes to them, which takes longer than to fill them: ``--warm`` leaves that out.
+as it first writes to them, which takes longer than to fill them: ``--warm`` leaves that out, and
+the processes that Ray starts ahead.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import importlib.util
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -67,10 +69,15 @@ def processor_seconds() -> float:
     return sum(spent[pid] for pid in found)
 
 
-def adding(add: Callable[[], int], rows: int) -> dict[str, float]:
+def adding(
+    add: Callable[[], int], options: argparse.Namespace, most: float = math.inf
+) -> dict[str, float]:
     """Rows a second and processor microseconds a row of calls that each add some."""
+    began, warmed = time.monotonic(), 0
+    while time.monotonic() < began + options.warm and warmed < most:  # Ray starts more processes
+        warmed += add()
     began, spent, done = time.monotonic(), processor_seconds(), 0
-    while done < rows:
+    while done < min(options.rows, most):
         done += add()
     seconds = time.monotonic() - began
     return {
@@ -127,22 +134,23 @@ def _shards(options: argparse.Namespace, shards: int, transport: Any) -> dict[st
         ) as replay,
     ):  # fmt: skip
         writers = [replay.writer(ENVS, CHUNK) for _ in range(shards)]
+        # Made ahead, as `engine_alone` has them: to make them takes as long as a part of `add`.
+        seen = [shown[(at + np.arange(ENVS)) % len(shown)] for at in range(len(shown))]
+        actions, rewards = np.zeros(ENVS, np.int64), np.ones(ENVS)
+        yes, no = np.ones(ENVS, bool), np.zeros(ENVS, bool)
         at = 0
 
         def add() -> int:
             nonlocal at
             at += 1
-            ends = np.full(ENVS, at % EPISODE == 0)
+            ends = no if at % EPISODE else yes
             for writer in writers:
-                writer.add(
-                    shown[(at + np.arange(ENVS)) % len(shown)], np.zeros(ENVS, np.int64),
-                    np.ones(ENVS), ends, np.zeros(ENVS, bool),
-                )  # fmt: skip
+                writer.add(seen[at % len(seen)], actions, rewards, ends, no)
             return ENVS * len(writers)
 
         for _ in range(2 * CHUNK):
             add()
-        found |= adding(add, options.rows)
+        found |= adding(add, options)
         for writer in writers:
             writer.close()
         for size in SIZES:
@@ -200,7 +208,7 @@ def engine_alone(options: argparse.Namespace) -> dict[str, float]:
             return ENVS * CHUNK
 
         add()
-        found |= adding(add, options.rows)
+        found |= adding(add, options)
 
         def take() -> None:
             batch = buffer.sample(1024)
@@ -240,7 +248,7 @@ def torchrl_actor(options: argparse.Namespace) -> dict[str, float]:
             return rows
 
         add()
-        found |= adding(add, min(options.rows, 4_000))
+        found |= adding(add, options, 4_000)
         for size in SIZES:
 
             def take() -> None:
@@ -274,7 +282,7 @@ def rllib_actor(options: argparse.Namespace) -> dict[str, float]:
             return CHUNK
 
         add()
-        found |= adding(add, options.rows)
+        found |= adding(add, options)
         for size in SIZES:
 
             def take() -> None:
@@ -324,7 +332,7 @@ def reverb_server(options: argparse.Namespace) -> dict[str, float]:
 
         for _ in range(500):
             add()
-        found |= adding(add, min(options.rows, 20_000))
+        found |= adding(add, options, 20_000)
         writer.flush()
     for size in SIZES:
         batches = reverb.TrajectoryDataset.from_table_signature(
@@ -375,7 +383,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=4.0, help="for each size of batches")
-    parser.add_argument("--warm", type=float, default=0.0, help="seconds of sampling before those")
+    parser.add_argument("--warm", type=float, default=0.0, help="seconds of each before those")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--transport", nargs="+", default=["call", "graph"])
