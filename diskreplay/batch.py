@@ -36,9 +36,16 @@ class WindowMemory:
     Fresh memory takes time: of a large array the C library fetches its pages anew each time, which
     takes as long as a quarter of copying frames into it. An array is free again when the batch, and
     every view of it, is gone: when what is remembered here holds the only reference.
+
+    Attributes
+    ----------
+    most : int
+        Batches that are remembered. To be as many as somebody holds at a time: of more than these
+        none is found free.
     """
 
     def __init__(self) -> None:
+        self.most = MOST_KEPT
         self._kept: list[dict[str, np.ndarray]] = []
 
     def take(self, size: int | None = None) -> dict[str, np.ndarray]:
@@ -59,15 +66,17 @@ class WindowMemory:
         }  # fmt: skip
 
     def _free(self) -> dict[str, np.ndarray]:
-        """Those of the newest batch that is gone, which the caches may have."""
+        """Those of the newest batch that is gone, which the caches may have. Of many that are held
+        those of the oldest one: all are made before it comes to them again."""
+        first, last = (-1, 0) if self.most == MOST_KEPT else (0, len(self._kept))
         for _ in range(len(self._kept)):
             try:
-                windows = self._kept.pop()  # atomic: no other thread gets them
+                windows = self._kept.pop(first)  # atomic: no other thread gets them
             except IndexError:
                 break
             if _references(windows) <= _NOBODY_ELSE:
                 return windows
-            self._kept.insert(0, windows)
+            self._kept.insert(last, windows)
         return {}
 
     def give(self, windows: dict[str, np.ndarray]) -> None:
@@ -76,7 +85,7 @@ class WindowMemory:
         for name, window in windows.items():
             kept[name] = window if window.base is None else _whole(window)
         self._kept.append(kept)
-        del self._kept[:-MOST_KEPT]
+        del self._kept[: -self.most]
 
 
 def _whole(window: np.ndarray) -> np.ndarray:

@@ -80,6 +80,22 @@ def test_memory_is_shared_with_nobody_who_looks_at_a_part_of_it():
     assert len(memory.take(40)["frames"]) == 40
 
 
+@pytest.mark.parametrize("held", [1, 2, 5])
+def test_as_many_are_remembered_as_are_held(held):
+    """One more than these, which is read into, is all that there ever is."""
+    memory, batches, made = WindowMemory(), [], set()
+    memory.most = max(memory.most, held + 1)
+    for _ in range(20):
+        windows = memory.take(40) or {"frames": np.empty((40, 3))}
+        shown = windows["frames"][:, 1:]
+        memory.give(windows)
+        del windows
+        assert all(np.shares_memory(shown, each) is False for each in batches)
+        batches = [*batches, shown][-held:]
+        made.add(shown.base.ctypes.data)
+    assert len(made) == held + 1
+
+
 def kinds(tmp_path):
     """A buffer and a view of it, with rows to draw from."""
     buffer = diskreplay.ReplayBuffer(

@@ -52,14 +52,16 @@ class BatchOrder:
         starts = self.starts.tolist()
         return [array[low:high] for low, high in pairwise(starts)]
 
-    def joined(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Of each part an array: those of each batch, copied, each in memory of its own."""
+    def joined(
+        self, parts: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+    ) -> list[np.ndarray]:
+        """Of each part an array: those of each batch, copied, each in memory of its own, or into
+        what is given for it."""
         bounds, found = self.bounds.T.tolist(), []
-        for lows, highs in pairwise(bounds):
-            found.append(
-                np.concatenate([
-                    array[low:high]
-                    for array, low, high in zip(parts, lows, highs, strict=True) if low < high
-                ])
-            )  # fmt: skip
+        for (lows, highs), room in zip(pairwise(bounds), out or [None] * self.count, strict=True):
+            mine = [
+                array[low:high]
+                for array, low, high in zip(parts, lows, highs, strict=True) if low < high
+            ]  # fmt: skip
+            found.append(np.concatenate(mine, out=room))
         return found

@@ -23,11 +23,16 @@ class BlockFrames:
     ----------
     options : mapping
         Of the buffers of all shards.
+
+    Attributes
+    ----------
+    memory : WindowMemory
+        Of the learner's batches.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
-        self._memory = WindowMemory()
+        self.memory = WindowMemory()
 
     @functools.cached_property
     def _reader(self) -> StackReader:  # made late: a client without batches compiles no kernel
@@ -38,34 +43,31 @@ class BlockFrames:
         )  # fmt: skip
 
     def read(
-        self, parts: Sequence[PackedBatch], order: BatchOrder, names: Collection[str]
-    ) -> tuple[Stacks, list[dict[str, np.ndarray]]]:
-        """The stacks of these fields, which all parts have in blocks, and the windows that they are
-        views of, of each batch by field.
+        self, parts: Sequence[PackedBatch], order: BatchOrder, names: Collection[str],
+        windows: Sequence[dict[str, np.ndarray]],
+    ) -> Stacks:  # fmt: skip
+        """The stacks of these fields, which all parts have in blocks: views of what is in `windows`
+        then, of each batch by field.
 
         Raises
         ------
         CorruptSegmentError
             A block was damaged on its way.
         """
-        sizes = order.sizes.tolist()
         found: Stacks = {}
-        windows = [self._memory.take(size) if names else {} for size in sizes]
         for name in names:
             column, rows = _column(parts, name)
             pairs = [
-                self._reader.read(column, planned, memory, 1, False)
-                for planned, memory in zip(order.cut(order.rows(rows)), windows, strict=True)
+                self._reader.read(column, planned, mine, 1, False)
+                for planned, mine in zip(order.cut(order.rows(rows)), windows, strict=True)
             ]
             found[BlockStacks(name, following=False)] = [shown for shown, _following in pairs]
             found[BlockStacks(name, following=True)] = [following for _shown, following in pairs]
-        for memory in windows:
-            self._memory.give(memory)
-        return found, windows
+        return found
 
     def unpacked(self, part: PackedBatch, names: Collection[str]) -> PackedBatch:
         """A part with the stacks of these fields as arrays."""
-        stacks, _windows = self.read([part], _everything(part), names)
+        stacks = self.read([part], _everything(part), names, [{}])
 
         def made(leaf: Any) -> Any:
             return stacks[leaf][0] if isinstance(leaf, BlockStacks) and leaf in stacks else leaf

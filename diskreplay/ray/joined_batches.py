@@ -9,6 +9,7 @@ from diskreplay.batch import Batch, FollowingStacks, WindowView
 from diskreplay.packed_batch import BlockStacks, PackedBatch
 from diskreplay.ray.batch_order import BatchOrder
 from diskreplay.ray.block_frames import BlockFrames, Stacks
+from diskreplay.stack_reader import reused
 
 _SMALL = 256  # bytes of a row that are joined for all batches at once
 
@@ -58,9 +59,15 @@ def joined(
         part if part.blocks.keys() == in_blocks
         else frames.unpacked(part, part.blocks.keys() - in_blocks) for part in parts
     ]  # fmt: skip
-    stacks, block_windows = frames.read(parts, order, in_blocks)
+    memory = [frames.memory.take(size) for size in order.sizes.tolist()]
+    stacks = frames.read(parts, order, in_blocks, memory)
     names = set.intersection(*(set(part.windows) for part in parts))
-    windows = {name: order.joined([part.windows[name] for part in parts]) for name in names}
+    windows = {
+        name: _windows([part.windows[name] for part in parts], name, order, memory)
+        for name in names
+    }
+    for mine in memory:
+        frames.memory.give(mine)
     fields = {
         name: _joined([part.arrays[name] for part in parts], parts, order, windows, stacks)
         for name in parts[0].arrays if name not in more
@@ -68,10 +75,24 @@ def joined(
     return [
         Batch(
             {name: found[number] for name, found in fields.items()},
-            {name: found[number] for name, found in windows.items()} | block_windows[number],
+            memory[number],
         )
         for number in range(order.count)
     ]
+
+
+def _windows(
+    parts: list[np.ndarray], name: str, order: BatchOrder, memory: list[dict[str, np.ndarray]]
+) -> list[np.ndarray]:
+    """Those of one field of each batch, in its memory."""
+    shape, dtype = parts[0].shape[1:], parts[0].dtype
+    return order.joined(
+        parts,
+        [
+            reused(mine, name, (size, *shape), dtype)
+            for mine, size in zip(memory, order.sizes.tolist(), strict=True)
+        ],
+    )
 
 
 def _joined(

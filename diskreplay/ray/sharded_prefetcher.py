@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from diskreplay.batch import Batch
+from diskreplay.batch import MOST_KEPT, Batch
 from diskreplay.errors import ClosedError, DisconnectedError
 from diskreplay.locks import LOOK_AGAIN_S, Lock
 from diskreplay.ray.client import Client
@@ -24,6 +24,8 @@ class ShardedPrefetcher:
 
     def __init__(self, client: Client, depth: int, batches: int, size: int) -> None:
         self._client, self._depth, self._batches, self._size = client, depth, batches, size
+        # Those that are ready, those that are being made, and some that are looked at.
+        client.frames.memory.most = depth * batches + MOST_KEPT
         self._ready: deque[tuple[Batch, np.ndarray, str]] = deque()
         self._ticket = Ticket(secrets.token_hex(8), 0)
         self._lock = Lock()
@@ -133,6 +135,7 @@ class ShardedPrefetcher:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
+        self._client.frames.memory.most = MOST_KEPT
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from diskreplay.errors import ClosedError, EmptyBufferError
+from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
 
 SIZE, BATCHES = 4, 2
@@ -15,7 +16,7 @@ class Client:
     """Numbers its batches; their random numbers are their numbers, too."""
 
     def __init__(self, room=None):
-        self.lock = threading.RLock()
+        self.lock, self.frames = threading.RLock(), BlockFrames({})
         self.rng = self
         self.made, self.back, self.given_back, self.errors = 0, [], 0, []
         self.room = threading.Semaphore(room) if room is not None else None
@@ -58,6 +59,7 @@ def test_batches_come_in_order_and_no_more_are_asked_for_than_may_wait():
     with ShardedPrefetcher(client, 3, BATCHES, SIZE) as batches:
         settled(batches, 3)
         assert client.made == 3 * BATCHES
+        assert client.frames.memory.most >= 3 * BATCHES  # else all are read into fresh memory
         assert iter(batches) is batches
         assert next(batches) == "batch 0"
         assert client.made == 3 * BATCHES  # half of a request is taken
