@@ -484,6 +484,7 @@ def test_capacities_that_wrap_many_times(directory, compressor, num_envs):
                 both.check_everything()
 
 
+@pytest.mark.costly(13)
 @pytest.mark.parametrize("stack_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("update_horizon", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("stack_padding", ["zero", "reset"])
@@ -523,6 +524,7 @@ def test_the_smallest_capacity_that_is_taken_wraps_too(directory):
             both.check_gather()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("compressor", ["raw", "lz4"])
 def test_a_reader_follows_past_every_segment(directory, compressor):
     """It looks again only after all that it has seen was evicted, several times over."""

@@ -1267,6 +1267,7 @@ print(directory.exists())
 """
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("how", ["exit", "_exit", "close", "drop"])
 @pytest.mark.parametrize("temporary", [False, True])
 def test_fork(tmp_path, how, temporary):

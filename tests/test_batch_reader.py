@@ -57,6 +57,7 @@ LIVES = {
 }
 
 
+@pytest.mark.costly
 @given(life=st.fixed_dictionaries(LIVES), steps=st.integers(30, 200), readers=st.integers(2, 5))
 @settings(max_examples=30, deadline=None)
 def test_threads_and_places_change_nothing_of_what_is_read(tmp_path_factory, life, steps, readers):

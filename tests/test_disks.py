@@ -147,6 +147,7 @@ def test_a_killed_process_leaves_nothing_mounted(tmp_path):
     shutil.rmtree(disk)
 
 
+@pytest.mark.costly
 def test_what_killed_runs_left_mounted_disturbs_no_later_one(tmp_path):
     command, options = alone("-c", LATER, tmp_path, getpass.getuser(), ROOT)
     done = subprocess.run(command, capture_output=True, check=False, **options)

@@ -81,6 +81,7 @@ def wait_until(condition):
         time.sleep(0.005)
 
 
+@pytest.mark.costly
 def test_actors_in_processes(tmp_path):
     """16 of them: all rows, in order, once, and a clean store."""
     with make(tmp_path / "a", 16) as buffer:
@@ -225,6 +226,7 @@ def test_a_dead_learner_is_reported(tmp_path):
         assert verify(tmp_path / "a").findings == ()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("seed", range(int(os.environ.get("DISKREPLAY_KILLS", "6")) // 2))
 def test_kills_of_learner_and_actor(tmp_path, seed):
     """Killed in turn, amid what they are doing: no row whose `add` returned is lost or twice."""

@@ -125,6 +125,7 @@ def stack_leaves(value):
     return leaves(value)
 
 
+@pytest.mark.costly(2)
 @every_case
 def test_read(unpacked):
     case, path = unpacked
@@ -137,6 +138,7 @@ def test_read(unpacked):
         check_transitions(buffer, case, 50)
 
 
+@pytest.mark.costly(2)
 @every_case
 def test_write(unpacked):
     case, path = unpacked

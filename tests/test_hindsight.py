@@ -79,6 +79,7 @@ def recorded(buffer):
     return rows
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 @pytest.mark.parametrize("finished", [True, False])
 def test_goals_are_of_rows_that_may_give_them(tmp_path, strategy, finished):

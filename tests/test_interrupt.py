@@ -157,7 +157,7 @@ def make(path, kind, **more):
 @pytest.mark.parametrize(
     ("kind", "call"), [("one", "add"), ("one", "extend"), ("vector", "add"), ("ring", "put")]
 )
-@pytest.mark.costly(3)
+@pytest.mark.costly(1)
 def test_recording(tmp_path, kind, call, boundary):
     """`boundary`: the row goes to another segment than the one before."""
     path = tmp_path / "store"

@@ -109,6 +109,7 @@ def sound(path, rows):
         assert reader.bounds.tolist() == rows
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(
     ("case", "envs"),
     [*((case, 1) for case in CASES), (after_end_episode, 2), (of_many_envs_at_once, 2)],

@@ -337,7 +337,7 @@ def test_numbers_at_their_extremes(tmp_path, which):
     "next_step",
     [[2**40], [-(2**31)], [2**31], [-1], [3.0], [True], ["1"], [12345], [], [1, 1], 1, None],
 )
-@pytest.mark.costly(6)
+@pytest.mark.costly(3)
 def test_the_next_step(saved, tmp_path, next_step, resume):
     buffer, checkpoint = saved
     before = everything(buffer)

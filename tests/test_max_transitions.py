@@ -29,6 +29,7 @@ def record(buffer, episodes, length, start=0):
         buffer.add(frame, 1, float(number), ends, False, frame if ends else None)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("alpha", [None, 0.6])
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("stack_size", [1, 4])

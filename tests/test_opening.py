@@ -45,6 +45,7 @@ def store(request, filled, tmp_path):
     return tmp_path / "store", request.param
 
 
+@pytest.mark.costly(44)
 @pytest.mark.parametrize("mode", ["r", "a"])
 @pytest.mark.parametrize("value", [2**30, 2**21, 2**40, 2**64, 0, -1, 1.5, "4", None, [4], True])
 @pytest.mark.parametrize("name", NAMES)

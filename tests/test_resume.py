@@ -176,6 +176,7 @@ def test_a_load_in_the_same_process_goes_back(tmp_path, prioritized, compressor)
             assert train(buffer, SAVED_AT, ROUNDS, prioritized) == uninterrupted
 
 
+@pytest.mark.costly(1)
 def test_the_next_batches_do_not_depend_on_resumed_episodes(tmp_path, prioritized, compressor):
     with train_and_save(tmp_path, prioritized, compressor) as buffer:
         uninterrupted = [fingerprint(buffer.sample()) for _ in range(10)]
@@ -245,7 +246,7 @@ def test_an_episode_that_was_cut_before_the_save_is_not_resumed(tmp_path, cut_by
 @pytest.mark.parametrize(
     ("per_env", "resume_episodes"), [(20, True), (60, False), (100, True), (400, True)]
 )
-@pytest.mark.costly(3)
+@pytest.mark.costly(1)
 def test_loading_into_another_capacity_keeps_the_newest(
     tmp_path, prioritized, compressor, per_env, resume_episodes
 ):

@@ -295,6 +295,7 @@ def with_prefetch(saved, entries):
     (saved / "is_final/saved/manifest.json").write_text(json.dumps(contents))
 
 
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize(
     ("entries", "taken"),

@@ -68,6 +68,7 @@ def test_a_kill_while_a_ring_is_made_leaves_a_store_that_opens(tmp_path, monkeyp
         assert sorted(os.listdir(private.directory(tmp_path / killed))) == ["lock", "state"]
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("header", [b"", b"\0" * 100, b"\0" * 8192, "other boot"])
 def test_what_a_power_cut_leaves_of_a_ring(tmp_path, header):
     """A file that no sync was asked for may have nothing of what was written, or a part of it."""

@@ -121,7 +121,7 @@ def handlers():
         if blocks(page)
     ],
 )
-@pytest.mark.costly(6)
+@pytest.mark.costly(3)
 def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     needed, printed = module(page), []

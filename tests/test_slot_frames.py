@@ -298,6 +298,7 @@ def episodes(count, length, stack):
             yield padded[step : step + stack], padded[step + 1 : step + 1 + stack]
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize(("next_of", "stack"), [(True, 1), (False, 4), (True, 4)])
 def test_each_frame_is_in_the_files_once(tmp_path, next_of, stack, lanes):

@@ -209,7 +209,7 @@ MIXED += effort([], [("plain", "any"), ("next", "in turn")])
     [("slot", "flipped"), ("slot", "missing"), ("frames", "flipped"), ("frames", "missing"),
      ("wide", "flipped"), ("act", "missing"), ("reward", "flipped"), ("is_final", "missing")],
 )  # fmt: skip
-@pytest.mark.costly(5)
+@pytest.mark.costly(2)
 def test_what_is_lost_is_in_no_slot(tmp_path, name, harm, order, layout):
     twin, copy = recorded(tmp_path, layout, order)
     harmed(twin, name, harm, 0.6)
@@ -234,6 +234,7 @@ def test_what_was_in_a_tail_is_in_no_slot(tmp_path, harm, order, layout):
     assert 0 < twin.check_all().sum() < len(twin.rows)
 
 
+@pytest.mark.costly
 def test_a_missing_back_is_in_no_slot(tmp_path):
     twin, _copy = recorded(tmp_path, "next and stack", "rewritten")
     harmed(twin, "back", "missing", 0.5)

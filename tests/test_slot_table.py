@@ -60,6 +60,7 @@ def test_a_reader_far_behind_knows_of_slots_that_were_emptied(tmp_path):
             np.testing.assert_array_equal(column, twin.columns[name])
 
 
+@pytest.mark.costly
 def test_rows_that_are_written_in_turn_are_written_once():
     with make(slots=2000) as slots:
         values = rows_of(np.random.default_rng(0), 2)
@@ -223,7 +224,7 @@ KINDS = {
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # amid a generator
 @pytest.mark.parametrize("call", ["one", "many", "empty"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.costly(3)
+@pytest.mark.costly(1)
 def test_ctrl_c_at_any_place(tmp_path, kind, call):
     """Memory shows what a reader finds in the store, and what comes next goes on from there."""
     fields = {"seen": ((3, 4), "uint8"), "led": ((3, 4), "uint8"), "small": ((), "int64")}

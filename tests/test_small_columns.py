@@ -26,6 +26,7 @@ def known(buffer):
     return dict(zip(ids.tolist(), of_rows.tolist(), strict=True)), index.sampleable_ids().tolist()
 
 
+@pytest.mark.costly
 @given(
     st.integers(1, 5).flatmap(
         lambda envs: st.tuples(

@@ -283,6 +283,7 @@ def test_a_child_that_was_forked_amid_a_call_of_another_thread_is_refused(tmp_pa
         assert len(buffer.sample(4)) == 4
 
 
+@pytest.mark.costly(1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("amid", ["nothing", "a call", "a read", "a prefetcher"])

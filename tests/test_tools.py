@@ -237,7 +237,7 @@ def test_versions_that_cannot_be_had_are_a_failure_on_a_declared_python(versions
     assert "Python 3.98, newest: nothing was tested, since what is needed" in done.stdout
 
 
-@pytest.mark.costly(12)
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("tests", [0, 1])
 @pytest.mark.parametrize("theirs", [0, 1])
 @pytest.mark.parametrize("clusters", [0, 1, 5])

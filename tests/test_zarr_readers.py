@@ -75,6 +75,7 @@ def test_a_checkpoint_stays_what_it_was(tmp_path, compressor):
         check_store(saved, both.twin)
 
 
+@pytest.mark.costly(1)
 def test_a_loaded_store(tmp_path, compressor):
     with recorded(tmp_path, compressor) as both:
         both.real.save(tmp_path / "checkpoints", 3)
@@ -183,6 +184,7 @@ def members(path):
     return found
 
 
+@pytest.mark.costly
 def test_zarr_sees_the_fields_and_nothing_else(tmp_path, monkeypatch):
     """Looked at after every step of a writer: tails, spares, records, priorities half built."""
     path, seen, steps = tmp_path / "replay", [], itertools.count()

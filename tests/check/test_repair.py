@@ -49,6 +49,7 @@ def test_a_store_that_is_open_is_not_repaired(store):
         repair(store)
 
 
+@pytest.mark.costly
 def test_a_rotten_block_costs_its_own_rows(store, original):
     _root, recorded = original
     path = segments(store, "observation")[2]
@@ -114,7 +115,7 @@ def test_a_checkpoint_gives_back_what_is_rotten(store, original):
 @pytest.mark.parametrize("name", ["reward", "terminated", "truncated", "step", "is_final"])
 @pytest.mark.parametrize("at", [0, -1])
 @pytest.mark.parametrize("bit", [0, 5])
-@pytest.mark.costly(5)
+@pytest.mark.costly(2)
 def test_a_checkpoint_gives_back_the_small_columns(store, original, name, at, bit):
     """Their rows were set aside, and that was written over the whole file."""
     path = segments(store, name)[at]
@@ -232,7 +233,7 @@ class Killed(BaseException):
     """In the place of a process's death."""
 
 
-@pytest.mark.costly(4)
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("name", ["link", "write", "sync", "exchange", "rename", "remove"])
 @pytest.mark.parametrize("call", [1, 4])
 def test_a_repair_that_dies_leaves_a_store(store, original, monkeypatch, name, call):

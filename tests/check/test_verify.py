@@ -192,6 +192,7 @@ def test_every_flipped_bit_of_a_checksummed_file_is_named(store):
     assert verify(store).findings == ()
 
 
+@pytest.mark.costly
 def test_every_flipped_bit_of_a_checkpoint_is_named(original, tmp_path):
     shutil.copytree(original[0] / "copy", tmp_path / "saved")
     rng = np.random.default_rng(2)
@@ -234,6 +235,7 @@ def test_a_field_s_metadata_are_checked_to_the_letter(store):
             path.write_bytes(data)
 
 
+@pytest.mark.costly
 def test_the_state_page_is_checked(store):
     path = store / LIVE / "state"
     offsets = {
@@ -256,6 +258,7 @@ os.kill(os.getpid(), 9)
     processes.run(code, store)
 
 
+@pytest.mark.costly
 def test_every_flipped_bit_of_a_segment_that_is_not_full_is_named(store):
     rng = np.random.default_rng(5)
     found = open_segments(store)
@@ -277,6 +280,7 @@ def test_every_flipped_bit_of_a_segment_that_is_not_full_is_named(store):
     assert verify(store).findings == ()
 
 
+@pytest.mark.costly
 def test_closing_says_of_every_file_what_it_is(store):
     for path in store.glob("*/zarr.json"):
         document = json.loads(path.read_text())

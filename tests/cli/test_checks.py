@@ -240,6 +240,7 @@ def test_checkpoints_are_listed(cli, cli_json, saved):
     assert "reward/zarr.json" in said.replace("\n", "")
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("command", ["checkpoints", "prune"])
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_where_no_checkpoints_are(cli, saved, command, more):

@@ -60,6 +60,7 @@ def test_it_is_installed_at_home(cli, monkeypatch, tmp_path, shell, file):
     assert MARKS[shell] in (tmp_path / file).read_text()
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes(cli, tmp_path, shell):
     program = shutil.which(shell)

@@ -86,6 +86,7 @@ def long_names(tmp_path):
     return tmp_path / "replay"
 
 
+@pytest.mark.costly(10)
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize("command", ["info", "stats", "episodes", "show", "checkpoints"])
 @pytest.mark.parametrize("which", ["store", "long_names"])

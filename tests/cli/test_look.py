@@ -148,6 +148,7 @@ def test_info_on_a_checkpoint(cli, cli_json, store):
     assert "a checkpoint never changes" in cli("info", path).stdout
 
 
+@pytest.mark.costly
 def test_info_says_who_writes(cli, cli_json, make, tmp_path, monkeypatch):
     buffer = make(tmp_path / "replay")
     record(buffer, 15)

@@ -168,6 +168,7 @@ def test_fields_are_chosen_by_name(tmp_path):
     assert "reward" in run("frames", tmp_path / "s", "-o", out, "-f", "reward", "--force", code=2)
 
 
+@pytest.mark.costly
 def test_without_pictures(tmp_path):
     record_vectors(tmp_path / "s")
     for command in ("frames", "video"):

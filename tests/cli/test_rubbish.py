@@ -111,6 +111,7 @@ def rubbish(filled, tmp_path):
     return tmp_path
 
 
+@pytest.mark.costly(52)
 @pytest.mark.parametrize("what", ["missing", "file", "file/below", "empty", "other", "foreign"])
 @pytest.mark.parametrize("name", [*STORES, *CHECKPOINTS, *IMPORTS])
 def test_what_is_no_store_is_3(rubbish, give, name, what):
@@ -157,6 +158,7 @@ def test_a_url_of_no_object_store(rubbish, monkeypatch, give, name):
     assert not (rubbish / "https:").exists()
 
 
+@pytest.mark.costly(24)
 @pytest.mark.parametrize(
     ("name", "url"),
     [

@@ -92,6 +92,7 @@ def test_a_store_is_watched_through_its_life(watching, make, tmp_path, command):
     assert watch.end() == (130, "")
 
 
+@pytest.mark.costly
 def test_blocks_where_no_terminal_is(watching, store):
     watch = watching("info", store, "-w", "0.05")
     blocks = 0

@@ -81,6 +81,7 @@ def stacked(rows):
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
+@pytest.mark.costly(1)
 @settings(max_examples=15, deadline=None)
 @given(
     size=st.integers(1, 7),
@@ -283,6 +284,7 @@ def test_reopening_continues(tmp_path):
         ReplayBuffer(5, {"obs": {}}, path=tmp_path / "store")
 
 
+@pytest.mark.costly(30)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, np.float64, np.bool_])
 @pytest.mark.parametrize(
     "value", [300, -1, 2**40, 1.9, True, np.float64(2.5), np.int8(-3), np.True_, 0]

@@ -73,7 +73,7 @@ KINDS = [(ReplayBuffer, options) for options in OPTIONS] + [
     shape=st.sampled_from([LARGE, LARGE, LARGE, SMALL]),
     data=st.data(),
 )
-@pytest.mark.costly(2)
+@pytest.mark.costly(1)
 def test_any_stream_comes_back(tmp_path_factory, kind, options, rows, size, dtype, shape, data):
     spec = {"shape": shape, "dtype": dtype}
     env = {"obs": spec, "act": {"shape": shape, "dtype": np.uint8}, "rew": {}}

@@ -334,6 +334,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.costly(4)
 @pytest.mark.parametrize("then", [(0.5, 0.0), (1.0, 0.0), (0.5, 3.0), (0.7, 0.5)])
 @pytest.mark.parametrize("killed", [(1.0, 0.0), (0.5, 3.0), (0.25, 1.0)])
 def test_a_kill_amid_the_flush_of_another_alpha_or_eps_leaves_priorities(tmp_path, killed, then):

@@ -326,7 +326,7 @@ AT = {"rainbow": (0, 20), "keras-gym": (0, 20), "cs294": (0, 25, 29), "cpprb n-s
 
 
 @pytest.mark.parametrize(("name", "at"), [(n, at) for n in FACADES for at in AT.get(n, (20,))])
-@pytest.mark.costly(4)
+@pytest.mark.costly(2)
 def test_an_interruption_between_any_two_lines(name, at, tmp_path):
     """Of one `add`, in the code of the older API: the row is there, or it is given again."""
     make = FACADES[name]

@@ -166,6 +166,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.costly
 @settings(max_examples=effort(20, 40), deadline=None)
 @given(
     steps=steps,

@@ -230,7 +230,7 @@ APIS = [
 @pytest.mark.parametrize("where", [0.4, 0.7, 0.99])
 @pytest.mark.parametrize("steps", [11 * LENGTH, 29 * LENGTH])
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.costly(9)
+@pytest.mark.costly(4)
 def test_what_is_set_aside_is_not_drawn(tmp_path, api, steps, where):
     api, store = api(), tmp_path / "store"
     buffer = api.make(store)

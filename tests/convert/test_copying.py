@@ -141,6 +141,7 @@ def test_a_checkpoint_and_a_live_store(tmp_path, recorded):
             recorded.check_store(copy)
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize(
     ("more", "left", "left_out"),
     [(0, [*range(3, 12)], 0), (2, [3, 8, 9, 10, 11], 3), (5, [3, 8, 9, 10, 11], 0), (6, [3], 3),

@@ -327,6 +327,7 @@ def fill(buffer, rng, steps):
         )  # fmt: skip
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("flavour", ["reagent", "dopamine"])
 @pytest.mark.parametrize("alpha", [None, 0.5])
 def test_a_buffer_loads_what_it_exports(tmp_path, flavour, alpha):

@@ -22,6 +22,7 @@ SLOW = settings(
 )  # fmt: skip
 
 
+@pytest.mark.costly
 @SLOW
 @given(
     stack=st.integers(1, 4), capacity=st.integers(8, 40), rows=st.integers(1, 50),

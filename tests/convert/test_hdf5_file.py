@@ -98,6 +98,7 @@ print(refused)
 """
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(not disks.can_mount(), reason="may not mount")
 def test_on_a_full_disk_a_data_set_is_whole_or_not_there(tmp_path):
     pytest.importorskip("minari")

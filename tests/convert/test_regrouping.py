@@ -188,6 +188,7 @@ def attachments(path):
     return names
 
 
+@pytest.mark.costly
 def test_draws_after_loading_are_those_of_a_tree_over_all_leaves(tmp_path):
     sources = checkpoints(tmp_path, [2, 4])
     regroup(sources, [tmp_path / "n_ckpt.7"])
@@ -229,7 +230,7 @@ def test_envs_can_be_chosen_and_left_out(tmp_path):
     assert all(verify(path).clean for path in there)
 
 
-@pytest.mark.costly(4)
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(
     ("says", "envs"),
     [

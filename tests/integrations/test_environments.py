@@ -74,7 +74,7 @@ def test_vector_environments(kind):
         assert found["env_kwargs"]["frameskip"] == 3
 
 
-@pytest.mark.costly(2)
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5"])
 @pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])
 def test_vector_environments_that_gymnasium_made(mode, name):

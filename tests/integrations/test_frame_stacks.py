@@ -118,7 +118,7 @@ def play(recorder, steps):
     return seen
 
 
-@pytest.mark.costly(4)
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])

@@ -165,7 +165,7 @@ def recorded(kind, mode, observation_space=FRAME, **options):
 # -- vector environments
 
 
-@pytest.mark.costly(4)
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("observation_space", [FRAME, BOTH], ids=["box", "dict"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
@@ -191,6 +191,7 @@ def at(value, i):
     return tuple(at(part, i) for part in value) if isinstance(value, tuple) else value[i]
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("options", [{}, {"stack_size": 3, "update_horizon": 3}])
 def test_modes_record_identical_transitions(options):
     cases = [(SyncVectorEnv, mode) for mode in MODES] + [(AsyncVectorEnv, MODES[1])]
@@ -203,6 +204,7 @@ def test_modes_record_identical_transitions(options):
             assert_same(other[name], batch[name])
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_environments_that_hand_out_the_same_arrays_again(kind, mode):
@@ -354,6 +356,7 @@ def test_without_final_observations_truncations_are_not_sampled():
 # -- single environments
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("wrap", [lambda env: env, Autoreset])
 @pytest.mark.parametrize("observation_space", [FRAME, BOTH], ids=["box", "dict"])
 def test_a_single_environment(observation_space, wrap):

@@ -32,6 +32,7 @@ def test_a_png_has_room_for_all(tmp_path, count):
         assert np.asarray(image.convert("L")).std() > 5
 
 
+@pytest.mark.costly
 def test_every_word_is_there(tmp_path):
     text = save_plot(CHARTS, tmp_path / "p.svg", "store", "subtitle").read_text()
     for word in (

@@ -56,6 +56,7 @@ def test_frames_and_figures_of_an_episode(tmp_path, shape):
     assert abs(recorded.rewards[found["poster"]]) == 1  # where something is gained or lost
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize(
     ("rewards", "poster"),
     [([1, 0, 0, 1, 0, 0, 0], 3), ([1, 0, 0, 0, 0, -1, 0], 5), ([1, 0, 5, 1, 1], 2), ([0] * 5, 2)],

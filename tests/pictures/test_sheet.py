@@ -32,6 +32,7 @@ def found(path):
     return np.array(boxes)
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("columns", [1, 3, 7, 20])
 def test_frames_are_in_reading_order(tmp_path, columns):
     path = save_sheet(squares(), tmp_path / "sheet.png", columns)

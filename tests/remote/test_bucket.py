@@ -161,6 +161,7 @@ def in_a_child(call):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.costly
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_may_not_ask(tmp_path):
     """The client's threads are not there: a request waits for ever."""

@@ -78,7 +78,7 @@ def test_what_was_published_before_is_not_read_again(run, remote):
     assert one.push(again).suffix == "2"
 
 
-@pytest.mark.costly(12)
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("which", ["packs/", "checkpoints/"])
 @pytest.mark.parametrize("instead", [None, b"{}"])
 @pytest.mark.parametrize(("is_new", "rows"), [(False, 0), (False, 10), (True, 0)])

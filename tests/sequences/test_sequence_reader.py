@@ -22,6 +22,7 @@ def parts_of_one_window(monkeypatch):
     monkeypatch.setattr(reading_pool, "_PART_BYTES", 1)
 
 
+@pytest.mark.costly
 @given(
     seed=st.integers(0, 2**32), num_envs=st.sampled_from([1, 3]), stack=st.sampled_from([1, 3]),
     ends=st.sampled_from(["shift", "pad", "cross"]), readers=st.integers(2, 5),

@@ -510,6 +510,7 @@ def saved(directory):
     return [one.suffix for one in diskreplay.checkpoints(directory)]
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize(
     ("keep", "left"),
     [(1, ["6"]), (np.int64(3), ["4", "5", "6"]), (None, [*"0123456"]), (100, [*"0123456"])],

@@ -164,6 +164,7 @@ def test_a_closed_store_whose_page_counts_more_than_the_record_is_refused(tmp_pa
         Store.open(tmp_path / "store", mode="r")
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize(
     ("figure", "value", "message"),
     [

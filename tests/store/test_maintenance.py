@@ -10,6 +10,7 @@ import diskreplay
 from diskreplay.check.verify import verify
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_rows_are_added_where_no_more_threads_are_to_be_had(

@@ -38,6 +38,7 @@ def taken(request, tmp_path):
     yield (saved, "checkpoint") if request.param == "checkpoint" else (buffer.path, "store")
 
 
+@pytest.mark.costly(26)
 @pytest.mark.parametrize("inside", ["x", "new/x", "reward/c/x", "is_final/live/x"])
 @pytest.mark.parametrize("kind", ["uniform", "prioritized", "slots", "older", "linked"])
 def test_no_store_is_made(tmp_path, taken, kind, inside):

@@ -188,6 +188,7 @@ def test_a_segment_that_is_sealed_while_a_block_of_it_is_compressed(tmp_path, mo
     assert not verify(path).findings
 
 
+@pytest.mark.costly
 def test_the_next_shard_is_ready_before_there_is_a_block_for_it(tmp_path):
     path, counts = tmp_path / "store", [32 + TAIL] * ENVS
     with make(path, segment_rows=32) as buffer:

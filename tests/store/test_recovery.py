@@ -56,6 +56,7 @@ def another_boot(monkeypatch):
     monkeypatch.setattr(commit_page, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
 @pytest.mark.parametrize("upkeep", [False, True])
 def test_after_a_kill_all_rows_are_there(tmp_path, compressor, upkeep):

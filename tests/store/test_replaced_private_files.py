@@ -111,7 +111,7 @@ def test_the_store_has_every_kind_of_private_file(killed):
     assert sum("/open." in name for name in names) >= 2  # a shard, and a copy to write values to
 
 
-@pytest.mark.costly(4)
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("mode", ["r", "a"])
 @pytest.mark.parametrize("instead", INSTEAD)
 def test_an_opening_has_all_rows_or_names_the_file(tmp_path, killed, instead, mode):

@@ -121,6 +121,7 @@ def check_reopened(buffer, copy, acknowledged):
 KINDS = {errno.EIO: errors.StorageError, errno.ENOSPC: errors.DiskFullError}
 
 
+@pytest.mark.costly(7)
 @pytest.mark.parametrize(
     ("name", "code"),
     [*((f, errno.EIO) for f in FUNCTIONS), ("allocate", errno.ENOSPC), ("write", errno.ENOSPC)],
@@ -206,6 +207,7 @@ def attempts(tmp_path, monkeypatch, name, prepare, call, after):
     return failed
 
 
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_flush(tmp_path, monkeypatch, name):
     def after(buffer, path, raised):
@@ -222,7 +224,7 @@ def test_flush(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.costly(5)
+@pytest.mark.costly(2)
 def test_save(tmp_path, monkeypatch, name):
     """A save that failed leaves the older checkpoint of that suffix, or its own, whole."""
 
@@ -248,7 +250,7 @@ def test_save(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.costly(5)
+@pytest.mark.costly(2)
 def test_load(tmp_path, monkeypatch, name):
     """All or nothing: after an error the live rows are there, and rows can be added."""
 

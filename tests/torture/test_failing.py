@@ -10,6 +10,7 @@ from tests.effort import effort
 TORTURE = Path(__file__).resolve().parents[2] / "tools" / "torture"
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("number", range(4))
 def test_calls_that_fail(monkeypatch, number):
     """Refused with the documented error or dealt with; nothing lost; a retry works."""

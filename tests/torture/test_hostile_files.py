@@ -241,6 +241,7 @@ def test_a_hole_behind_a_gz_stream(exported, tmp_path):
     refused(lambda: load_gz(exported, tmp_path))
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize(
     ("key", "value"),
     [("compressor", 7), ("extras", -1), ("compressor", []), ("path", "elsewhere"), ("extras", [])],
@@ -255,6 +256,7 @@ def test_npz_options(store, tmp_path, key, value):
     refused(lambda: npz.from_npz(path, tmp_path / "made"))
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("value", [7, float("nan"), "1", {"reward": 7}])
 def test_npz_members(store, tmp_path, value):
     from diskreplay.convert import npz
@@ -343,6 +345,7 @@ def test_verify_reads_nothing_outside_of_a_checkpoint(store, tmp_path, key):
     assert [finding.kind for finding in verify(at).findings][:1] == ["manifest"]
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("count", [20_000, 150_000])
 def test_more_envs_or_fields_than_anybody_has(store, count):
     path = store / "zarr.json"

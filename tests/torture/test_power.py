@@ -85,6 +85,7 @@ def test_old_versions_of_a_page_may_be_what_is_left():
     assert {files["a"][:1] for files in found(disk, 100)} == {b"\0", b"x", b"y", b"z"}
 
 
+@pytest.mark.costly
 def test_nothing_goes_past_the_recorder_and_its_trace_leads_to_the_same_tree(tmp_path):
     import power
     from disk import Disk
@@ -104,6 +105,7 @@ def test_nothing_goes_past_the_recorder_and_its_trace_leads_to_the_same_tree(tmp
     assert (saved / "is_final/saved/manifest.json").exists()
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("number", range(6))
 def test_cuts(number):
     """Two states at some points of each workload; other points on each run of the long one."""
@@ -118,6 +120,7 @@ def test_cuts(number):
     assert figures.opened > 6 * 400 // every
 
 
+@pytest.mark.costly
 def test_a_promise_that_is_not_kept_is_seen(monkeypatch):
     """The examination can fail: here nothing is ever synced."""
     import power

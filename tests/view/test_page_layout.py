@@ -133,6 +133,7 @@ def test_numbers_of_any_size_are_drawn(tmp_path, driver):
     complaints(driver)
 
 
+@pytest.mark.costly
 def test_the_report(store, tmp_path, driver):
     """The same player and charts, in one file."""
     path, _url = store
