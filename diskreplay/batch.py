@@ -36,17 +36,17 @@ class WindowMemory:
     Fresh memory takes time: of a large array the C library fetches its pages anew each time, which
     takes as long as a quarter of copying frames into it. An array is free again when the batch, and
     every view of it, is gone: when what is remembered here holds the only reference.
-
-    Attributes
-    ----------
-    most : int
-        Batches that are remembered. To be as many as somebody holds at a time: of more than these
-        none is found free.
     """
 
     def __init__(self) -> None:
-        self.most = MOST_KEPT
+        self._most = MOST_KEPT
         self._kept: list[dict[str, np.ndarray]] = []
+
+    def remember(self, most: int) -> None:
+        """Remember the memory of so many batches. Where somebody holds more at a time, none of them
+        is found free."""
+        self._most = most
+        del self._kept[:-most]
 
     def take(self, size: int | None = None) -> dict[str, np.ndarray]:
         """Windows by field that may be overwritten; empty if there are none.
@@ -68,7 +68,7 @@ class WindowMemory:
     def _free(self) -> dict[str, np.ndarray]:
         """Those of the newest batch that is gone, which the caches may have. Of many that are held
         those of the oldest one: all are made before it comes to them again."""
-        first, last = (-1, 0) if self.most == MOST_KEPT else (0, len(self._kept))
+        first, last = (-1, 0) if self._most == MOST_KEPT else (0, len(self._kept))
         for _ in range(len(self._kept)):
             try:
                 windows = self._kept.pop(first)  # atomic: no other thread gets them
@@ -85,7 +85,7 @@ class WindowMemory:
         for name, window in windows.items():
             kept[name] = window if window.base is None else _whole(window)
         self._kept.append(kept)
-        del self._kept[: -self.most]
+        del self._kept[: -self._most]
 
 
 def _whole(window: np.ndarray) -> np.ndarray:

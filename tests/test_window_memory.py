@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.batch import WindowMemory
+from diskreplay.batch import MOST_KEPT, WindowMemory
 from diskreplay.errors import InvalidInputError
 
 
@@ -84,7 +84,7 @@ def test_memory_is_shared_with_nobody_who_looks_at_a_part_of_it():
 def test_as_many_are_remembered_as_are_held(held):
     """One more than these, which is read into, is all that there ever is."""
     memory, batches, made = WindowMemory(), [], set()
-    memory.most = max(memory.most, held + 1)
+    memory.remember(max(MOST_KEPT, held + 1))
     for _ in range(20):
         windows = memory.take(40) or {"frames": np.empty((40, 3))}
         shown = windows["frames"][:, 1:]
@@ -94,6 +94,10 @@ def test_as_many_are_remembered_as_are_held(held):
         batches = [*batches, shown][-held:]
         made.add(shown.base.ctypes.data)
     assert len(made) == held + 1
+    del shown, batches
+    memory.remember(1)
+    assert memory.take(40)
+    assert not memory.take(40)
 
 
 def kinds(tmp_path):

@@ -25,7 +25,7 @@ class ShardedPrefetcher:
     def __init__(self, client: Client, depth: int, batches: int, size: int) -> None:
         self._client, self._depth, self._batches, self._size = client, depth, batches, size
         # Those that are ready, those that are being made, and some that are looked at.
-        client.frames.memory.most = depth * batches + MOST_KEPT
+        client.frames.memory.remember(depth * batches + MOST_KEPT)
         self._ready: deque[tuple[Batch, np.ndarray, str]] = deque()
         self._ticket = Ticket(secrets.token_hex(8), 0)
         self._lock = Lock()
@@ -135,7 +135,7 @@ class ShardedPrefetcher:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        self._client.frames.memory.most = MOST_KEPT
+        self._client.frames.memory.remember(MOST_KEPT)
 
     def __enter__(self) -> Self:
         return self

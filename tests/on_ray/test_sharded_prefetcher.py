@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from diskreplay.batch import MOST_KEPT
 from diskreplay.errors import ClosedError, EmptyBufferError
 from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
@@ -59,7 +60,7 @@ def test_batches_come_in_order_and_no_more_are_asked_for_than_may_wait():
     with ShardedPrefetcher(client, 3, BATCHES, SIZE) as batches:
         settled(batches, 3)
         assert client.made == 3 * BATCHES
-        assert client.frames.memory.most >= 3 * BATCHES  # else all are read into fresh memory
+        assert client.frames.memory._most >= 3 * BATCHES  # else all are read into fresh memory
         assert iter(batches) is batches
         assert next(batches) == "batch 0"
         assert client.made == 3 * BATCHES  # half of a request is taken
@@ -68,6 +69,7 @@ def test_batches_come_in_order_and_no_more_are_asked_for_than_may_wait():
         assert not batches.closed
     assert batches.closed
     assert not batches._thread.is_alive()
+    assert client.frames.memory._most == MOST_KEPT
 
 
 def test_what_was_not_taken_is_drawn_again():
