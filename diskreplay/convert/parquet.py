@@ -32,11 +32,12 @@ The schema's metadata holds under ``diskreplay`` what the buffer was made with, 
 their shapes, extras, capacity and all options, so that `from_parquet` makes an equal store.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -60,11 +61,12 @@ from diskreplay.convert.timeline import (
     rows_within,
     timeline_of,
 )
-from diskreplay.errors import FormatError
+from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.given_numbers import whole
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import local
+from diskreplay.store.system_errors import says_lost, translated
 from diskreplay.stored_space import StoredSpace
 from diskreplay.validation import one_of
 
@@ -301,32 +303,26 @@ def from_parquet(
 
     Notes
     -----
+    Reads one row group after the other: a few hundred megabytes of memory for what `to_parquet`
+    wrote, however large or many the files are.
+
     Every env's rows are numbered from 0 again, and its generator begins anew. Rows may have been
     filtered out meanwhile, but not put into another order; where some are missing inside an env,
     those up to the next beginning of an episode are left out, since the stacks of their frames
     would not be theirs. A ``RuntimeWarning`` says how many.
     """
-    _pa, pq = pyarrow_modules()
     check_path(local(path, "path"))
     paths = _paths(local(path, "path"))
-    opened = [_parquet_file(pq, each) for each in paths]
-    try:
-        document = _document(paths[0], opened[0])
-        for each, file in zip(paths[1:], opened[1:], strict=True):
-            if _document(each, file)["buffer"] != document["buffer"]:
-                raise FormatError(f"{each}: of another buffer than {paths[0].name} beside it")
-        total = sum(file.metadata.num_rows for file in opened)
-        with importing(
-            document, store_path, path, overwrite=overwrite, progress=progress, options=options
-        ) as importer:
-            size = min(_GROUP_ROWS, rows_within(importer.buffer, _GROUP_BYTES))
-            for each, file in zip(paths, opened, strict=True):
-                for batch in _batches(each, file, size):
+    document, total = _described(paths)
+    with importing(
+        document, store_path, path, overwrite=overwrite, progress=progress, options=options
+    ) as importer:
+        size = min(_GROUP_ROWS, rows_within(importer.buffer, _GROUP_BYTES))
+        for each in paths:
+            with contextlib.closing(_batches(each, size)) as batches:
+                for batch in batches:
                     _take_in(each, batch, importer)
                     importer.progress(batch.num_rows, total)
-    finally:
-        for file in opened:
-            file.close()
     return open_buffer(store_path, mode="a")
 
 
@@ -379,23 +375,43 @@ def _paths(path: Path) -> list[Path]:
     return found
 
 
-def _parquet_file(pq: Any, path: Path) -> Any:
-    import pyarrow as pa
-
+@contextlib.contextmanager
+def _parquet_file(path: Path) -> Iterator[Any]:
+    """An open file. What pyarrow says of a damaged one, also in the block, is a `FormatError`, and
+    what the system says of the process, that too many files are open, is a `StorageError`."""
+    pa, pq = pyarrow_modules()
+    doing = "no Parquet file"
     try:
-        return pq.ParquetFile(path, page_checksum_verification=True)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            doing = "a damaged Parquet file"
+            yield file
+    except DiskReplayError:
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: no Parquet file ({error})") from error
+        if not says_lost(error):
+            raise translated(cast(OSError, error), path, "cannot read it") from error
+        raise FormatError(f"{path}: {doing} ({error})") from error
 
 
-def _batches(path: Path, file: Any, size: int) -> Iterator[Any]:
-    """The rows of a file in pieces; whatever pyarrow says of damaged ones is a `FormatError`."""
-    import pyarrow as pa
+def _described(paths: Sequence[Path]) -> tuple[Mapping[str, Any], int]:
+    """What files say that they came from, all the same, and how many rows they have. There may be
+    more of them than a process can have open."""
+    documents, total = [], 0
+    for path in paths:
+        with _parquet_file(path) as file:
+            documents.append(_document(path, file))
+            total += file.metadata.num_rows
+        if documents[-1]["buffer"] != documents[0]["buffer"]:
+            raise FormatError(f"{path}: of another buffer than {paths[0].name} beside it")
+    return documents[0], total
 
-    try:
-        yield from file.iter_batches(size)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: a damaged Parquet file ({error})") from error
+
+def _batches(path: Path, size: int) -> Generator[Any]:
+    """The rows of a file in pieces."""
+    with _parquet_file(path) as file:
+        # Asked for several row groups pyarrow keeps all that it has read of them to the end.
+        for group in range(file.metadata.num_row_groups):
+            yield from file.iter_batches(size, row_groups=[group])
 
 
 def _document(path: Path, file: Any) -> Mapping[str, Any]:

@@ -1,6 +1,9 @@
 """Parquet files against what was recorded, in three readers, and back."""
 
+import contextlib
 import json
+import os
+import resource
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import diskreplay
-from diskreplay.errors import FormatError, InvalidInputError, LockedError
+from diskreplay.errors import FormatError, InvalidInputError, LockedError, StorageError
 from tests.convert.recorded import END, FEW, ON, STREAM, Recorded, few_examples
 
 pa = pytest.importorskip("pyarrow")
@@ -154,6 +157,66 @@ def test_row_groups_are_bounded(tmp_path, monkeypatch):
         file.close()
         with from_parquet(tmp_path / "t.parquet", tmp_path / "back") as back:
             recorded.check_store(back)
+
+
+def test_an_import_keeps_no_more_than_a_row_group(tmp_path, monkeypatch):
+    import diskreplay.convert.parquet as module
+
+    monkeypatch.setattr(module, "_GROUP_BYTES", 1 << 17)
+    rng, space = np.random.default_rng(0), Box(0, 255, (64, 64), np.uint8)
+    options = {"observation_space": space, "action_space": Discrete(2), "capacity": 2000}
+    with diskreplay.ReplayBuffer(tmp_path / "s", **options) as buffer:
+        for number in range(1000):
+            frame = rng.integers(0, 256, (64, 64), np.uint8)
+            buffer.add(frame, 0, float(number), terminated=False, truncated=False)
+        to_parquet(buffer, tmp_path / "t.parquet")
+    before, seen = pa.total_allocated_bytes(), []
+
+    def look(_rows, _total):
+        seen.append(pa.total_allocated_bytes() - before)
+
+    with from_parquet(tmp_path / "t.parquet", tmp_path / "back", progress=look) as back:
+        assert back.add_count == 1000
+        assert back.take("reward", range(1000)).tolist() == list(range(1000))
+    assert len(seen) > 25
+    assert (tmp_path / "t.parquet").stat().st_size > 4_000_000
+    assert max(seen) < 2_000_000
+
+
+@contextlib.contextmanager
+def few_open_files(more):
+    """A process that may open so many files besides those that are open now."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(map(int, os.listdir("/proc/self/fd"))) + more + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
+    taken = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(more):
+            os.close(taken.pop())
+        yield
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_more_files_than_a_process_may_open(tmp_path):
+    recorded = Recorded(tmp_path / "s", **{**FEW, "ticks": [ON, END] * 40})
+    with recorded.buffer as buffer:
+        to_parquet(buffer, tmp_path / "n", partition="episodes", episodes_per_file=1)
+    assert len(list((tmp_path / "n").iterdir())) == 120
+    with few_open_files(100), from_parquet(tmp_path / "n", tmp_path / "back") as back:
+        recorded.check_store(back)
+
+
+def test_what_the_system_refuses_is_not_taken_for_damage(tmp_path, recorded):
+    to_parquet(recorded.buffer, tmp_path / "t.parquet")
+    with few_open_files(0), pytest.raises(StorageError, match="cannot read it"):
+        from_parquet(tmp_path / "t.parquet", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
 
 
 def test_nested_and_odd_types(tmp_path):
