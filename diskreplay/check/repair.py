@@ -138,10 +138,10 @@ class _Repair:
         self.build = room.path / self.path.name
         try:
             self._build()
-            interrupted_repair.note(room, self.build)
+            interrupted_repair.note(room, self.build, self._findings())
             self._exchange(room)
             files.sync_dirs([self.path.parent])
-            self._tidy()
+            self._tidy(room)
             aside = interrupted_repair.aside_of(self.path)
             files.rename(self.build, aside)
             files.sync_dirs([self.path.parent])
@@ -425,17 +425,20 @@ class _Repair:
             files.sync([path])
         room.exchange(self.build)
 
-    def _tidy(self) -> None:
+    def _findings(self) -> str:
+        losses = [f"set aside: {loss}" for loss in self.losses]
+        return "".join(f"{line}\n" for line in [*self.check.findings, *losses])
+
+    def _tidy(self, room: tempfiles.Workspace) -> None:
         """Keep what was replaced, and let go of what the new store holds as well."""
         kept = {path.relative_to(self.path) for path in self.kept}
-        text = "".join(f"{finding}\n" for finding in self.check.findings)
         for base, _dirs, names in os.walk(self.build, topdown=False):
             for name in names:
                 if Path(base, name).relative_to(self.build) not in kept:
                     files.remove(Path(base, name))
             files.remove_empty_dir(Path(base))
         files.make_dirs(self.build)
-        files.write(self.build / "findings.txt", [text.encode()])
+        interrupted_repair.keep_findings(room, self.build)
 
 
 def _whole_seal(entry: SegmentEntry, path: Path) -> Seal | None:

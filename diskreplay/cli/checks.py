@@ -95,8 +95,9 @@ def verify(
 
     With `--repair`, rows that are lost are set aside, each with the reason: they are never sampled
     again, and all else goes on. With `--from`, what a checkpoint still has is taken from there.
-    What is replaced is kept in `PATH.repair-N`; delete it when you need it no more. The exit code
-    is 0 if the store is sound afterwards.
+    What is replaced is kept in `PATH.repair-N`, with `findings.txt`, which says what was found and
+    set aside; delete it when you need it no more. The exit code is 0 if the store is sound
+    afterwards.
     """
     from diskreplay.check.repair import repair as mend
     from diskreplay.check.verify import verify as check

@@ -16,7 +16,7 @@ import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.errors import CorruptSegmentError, DiskReplayError, FormatError, LockedError
-from diskreplay.store import files
+from diskreplay.store import files, interrupted_repair
 from tests import processes
 from tests.check.damaged import (
     LIVE,
@@ -236,6 +236,7 @@ class Killed(BaseException):
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("name", ["link", "write", "sync", "exchange", "rename", "remove"])
 @pytest.mark.parametrize("call", [1, 4])
+@pytest.mark.filterwarnings("ignore:.*a repair of it was cut off")
 def test_a_repair_that_dies_leaves_a_store(store, original, monkeypatch, name, call):
     """At each kind of disk operation, before it; nothing cleans up behind it either."""
     path = segments(store, "observation")[2]
@@ -265,6 +266,30 @@ def test_a_repair_that_dies_leaves_a_store(store, original, monkeypatch, name, c
     assert rotten in [p.read_bytes() for p in kept if p.exists()]
 
 
+@pytest.mark.parametrize("again", [repair, lambda path: diskreplay.open(path, mode="a").close()])
+def test_a_killed_repair_says_what_is_lost(store, monkeypatch, again):
+    flip(segments(store, "observation")[2], 50_000)
+    shutil.copytree(store, store.with_name("another"))
+    losses = [f"set aside: {loss}" for loss in repair(store.with_name("another")).losses]
+    assert len(losses) == 2
+    real = files.exchange
+
+    def dying(*arguments):
+        real(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "exchange", dying)
+        patch.setattr(interrupted_repair, "finish", lambda _path: None)  # nothing cleans up
+        with pytest.raises(Killed):
+            repair(store)
+    with pytest.warns(RuntimeWarning, match=r"cut off.* replaced is in .*store\.repair-1"):
+        again(store)
+    assert verify(store).clean
+    lines = (store.with_name("store.repair-1") / "findings.txt").read_text().splitlines()
+    assert [line for line in lines if line.startswith("set aside: ")] == losses
+
+
 @pytest.mark.parametrize("name", ["store", "st[1]"])
 def test_what_killed_repairs_leave(store, name):
     """A directory just begun goes, one that was replaced stays; other stores keep theirs."""
@@ -285,7 +310,9 @@ def test_what_killed_repairs_leave(store, name):
     (replaced.parent / "built").write_text("1")
     (begun / "zarr.json").write_text("{}")
     (begun.parent / "built").write_text(str(begun.stat().st_ino))
-    assert repair(store).aside == store.with_name(f"{name}.repair-2")
+    with pytest.warns(RuntimeWarning, match="cut off"):
+        report = repair(store)
+    assert report.aside == store.with_name(f"{name}.repair-2")
     assert not begun.parent.exists()
     assert not replaced.parent.exists()
     assert {p.name for p in store.with_name(f"{name}.repair-1").iterdir()} == {
