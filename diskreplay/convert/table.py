@@ -37,7 +37,7 @@ __all__ = ["from_csv", "to_csv"]
 
 _VERSION = 1
 _MOST_NUMBERS = 1024
-_CSV_ROWS = 20_000
+_CSV_ROWS, _CSV_NUMBERS = 20_000, 2_000_000  # in memory at once, the fewer of both
 _WIDEST = {"b": np.bool_, "i": np.int64, "u": np.uint64, "f": np.float64}  # by kinds of dtypes
 Columns = dict[str, list[str]]
 
@@ -72,7 +72,7 @@ def to_csv(
     Notes
     -----
     Floats are written with as many digits as give the same value again. Some ten thousand rows a
-    second and column; memory for 20,000 rows.
+    second and column; a few hundred megabytes of memory, however many rows and columns there are.
     """
     _pandas()
     given = _with_name(path)
@@ -98,7 +98,8 @@ def to_csv(
         beside = outputs.enter_context(new_file(path, overwrite=overwrite))
         with beside.open("w", newline="") as file:
             is_first = True
-            for chunk in chunks(buffer, rows, _CSV_ROWS, priorities):
+            size = _rows_at_once(sum(map(len, [*columns.values(), *finals.values()])))
+            for chunk in chunks(buffer, rows, size, priorities, columns):
                 frame = _csv_frame(buffer, chunk, columns, finals, bool(rows.is_final.any()))
                 frame.to_csv(file, index=False, header=is_first)
                 is_first = False
@@ -162,7 +163,8 @@ def from_csv(
             if header.duplicated().any():
                 name = header[header.duplicated()].iloc[0]
                 raise FormatError(f"more than one column is called {name!r}")
-            with pandas.read_csv(path, chunksize=_CSV_ROWS, dtype=dtypes) as frames:
+            size = _rows_at_once(len(header))
+            with pandas.read_csv(path, chunksize=size, dtype=dtypes) as frames:
                 for frame in frames:
                     _take_in(frame, *names, importer)
                     importer.progress(len(frame), 0)
@@ -180,6 +182,10 @@ def _with_name(path: str | os.PathLike[str]) -> Path:
     if not path.name:
         raise InvalidInputError(f"path: a file expected, found {str(path)!r}")
     return path
+
+
+def _rows_at_once(columns: int) -> int:
+    return max(1, min(_CSV_ROWS, _CSV_NUMBERS // max(1, columns)))
 
 
 def _description_of(path: Path) -> Path:

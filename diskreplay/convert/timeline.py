@@ -1,7 +1,7 @@
 """The retained rows of a buffer in the order of time, for everything that exports them."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
 
@@ -176,7 +176,7 @@ class Chunk(NamedTuple):
     rows : Timeline
         Without the rows that are a transition's final row.
     columns : dict of str to ndarray, each of shape (rows, *shape)
-        Every field.
+        Every field that was asked for.
     finals : dict of str to ndarray, each of shape (final rows, *shape)
         The observations of the final rows, in the order of those `rows` that have one.
     priority : ndarray of float64, shape (rows,), or None
@@ -190,12 +190,18 @@ class Chunk(NamedTuple):
 
 
 def chunks(
-    buffer: ReplayBuffer, rows: Timeline, size: int, priorities: "Priorities"
+    buffer: ReplayBuffer,
+    rows: Timeline,
+    size: int,
+    priorities: "Priorities",
+    names: Collection[str] | None = None,
 ) -> Iterator[Chunk]:
     """The rows of a timeline with their values, `size` at a time; one empty chunk if there are
-    none."""
-    observations = StoredSpace.of(buffer.observation_space, "observation").names
-    rest = [name for name in buffer.fields if name not in _SMALL]
+    none. With `names` only these fields are read, and the small ones."""
+    wanted = buffer.fields if names is None else names
+    leaves = StoredSpace.of(buffer.observation_space, "observation").names
+    observations = [name for name in leaves if name in wanted]
+    rest = [name for name in buffer.fields if name not in _SMALL and name in wanted]
     for start in range(0, max(len(rows), 1), size):
         part = rows.only(slice(start, start + size))
         kept, columns = take_retained(buffer, rest, part.id)

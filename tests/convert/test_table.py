@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -92,6 +93,56 @@ def test_large_observations_are_left_out(tmp_path):
     assert not [name for name in frame if "observation" in name]
     with pytest.raises(FormatError, match="without observations"):
         from_csv(tmp_path / "t.csv", tmp_path / "back")
+
+
+def _store(path, shape, dtype, rows, ends):
+    """One that is read only: nothing is packed, which would be counted."""
+    with diskreplay.ReplayBuffer(
+        path, observation_space=Box(0, 1, shape, dtype), action_space=Discrete(2), capacity=None,
+        compressor="raw",
+    ) as buffer:  # fmt: skip
+        for row in range(rows):
+            end = row % ends == ends - 1
+            buffer.add(np.full(shape, row % 2, dtype), 0, 1.0, end, False, np.ones(shape, dtype))
+    return diskreplay.open(path)
+
+
+def _peak(call, *arguments):
+    tracemalloc.start()
+    try:
+        made = call(*arguments)
+        return tracemalloc.get_traced_memory()[1], made
+    finally:
+        tracemalloc.stop()
+
+
+def test_observations_that_are_left_out_are_not_read(tmp_path):
+    """Of each row, and of each final row: 60 MB here."""
+    with _store(tmp_path / "s", (200, 100), "uint8", 1500, 1) as buffer:
+        to_csv(buffer, tmp_path / "first.csv")  # imports, first use
+        assert _peak(to_csv, buffer, tmp_path / "t.csv")[0] < 8 << 20
+    frame = pandas.read_csv(tmp_path / "t.csv")
+    assert len(frame) == 1500
+    assert frame["reward"].sum() == 1500.0
+
+
+def test_memory_does_not_grow_with_the_columns(tmp_path, monkeypatch):
+    import diskreplay.convert.table as module
+
+    monkeypatch.setattr(module, "_CSV_NUMBERS", 20_000, raising=False)
+    with _store(tmp_path / "s", (100,), "float32", 1000, 40) as buffer:
+        to_csv(buffer, tmp_path / "first.csv")
+        assert _peak(to_csv, buffer, tmp_path / "t.csv")[0] < 3 << 20
+        taken = []
+        with from_csv(
+            tmp_path / "t.csv", tmp_path / "back", progress=lambda rows, _of: taken.append(rows)
+        ) as back:
+            assert max(taken) < 100
+            assert sum(taken) == 1000
+            ids = np.arange(*buffer.bounds[0])
+            np.testing.assert_array_equal(
+                back.take("observation", ids), buffer.take("observation", ids)
+            )
 
 
 def test_an_empty_buffer(tmp_path):
