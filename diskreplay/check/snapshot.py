@@ -23,6 +23,9 @@ BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"
 RECOUNT = "the next opening goes by the record; `--repair` writes it anew"
 _REOPEN = "nothing opens the store until `--repair` writes it anew, by the record"
 _REBUILD = "`--repair` writes it anew from the group's attributes"
+_UNCHECKED = (
+    "; the checksums of its raw files go with them, so what has rotted in these files is not found"
+)
 _BOOT = re.compile(rb"[0-9A-Fa-f-]{36}\0*")
 _COUNTS_AT = 4096
 
@@ -143,7 +146,7 @@ class Snapshot:
             self._complain("state", path, told, RECOUNT, env=env)
         return bool(wrong.any())
 
-    def _document(self, path: Path) -> dict[str, Any] | None:
+    def _document(self, path: Path, lost: str = "") -> dict[str, Any] | None:
         try:
             return format.read_document(path)
         except DiskReplayError as error:
@@ -152,7 +155,7 @@ class Snapshot:
             missing = not path.exists()
             self._complain(
                 "missing" if missing else "metadata", path,
-                "the metadata are missing" if missing else f"the metadata are damaged ({error})",
+                f"the metadata are {'missing' if missing else f'damaged ({error})'}{lost}",
                 _REBUILD,
             )  # fmt: skip
             return None
@@ -280,7 +283,9 @@ class Snapshot:
     def _read_field(self, field: Field) -> dict[tuple[int, int], Seal]:
         """What its metadata say of its files."""
         path, seals = self.path / field.name / "zarr.json", {}
-        document = self._document(path)
+        # Blocks of packed fields have checksums in themselves, and a manifest has its own.
+        lost = _UNCHECKED if self.manifest is None and not field.packed else ""
+        document = self._document(path, lost)
         try:
             if document is not None:
                 attributes = document["attributes"]["diskreplay"]
@@ -297,7 +302,8 @@ class Snapshot:
                 if self._settled:  # else these files are written to, or were
                     seals |= parse_seals(field, attributes.get("open", {}), self.num_envs)
         except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
-            self._complain("metadata", path, f"the metadata are damaged ({error})", _REBUILD)
+            meaning = f"the metadata are damaged ({error}){lost}"
+            self._complain("metadata", path, meaning, _REBUILD)
         return seals
 
     def _check_lacking(self, field: Field) -> None:

@@ -476,3 +476,17 @@ def test_priorities_are_checked(store):
     data[-1] = 1.0
     data.tofile(path)
     assert [f.kind for f in verify(store).findings] == ["priority"]
+
+
+def test_metadata_that_are_lost_take_the_checksums_of_raw_files_along(store):
+    told = "so what has rotted in these files is not found"
+    for name, is_told in (("hidden", True), ("observation", False)):
+        path = store / name / "zarr.json"
+        data = path.read_bytes()
+        for damaged in (None, b"{}"):
+            path.unlink(missing_ok=True)
+            if damaged is not None:
+                path.write_bytes(damaged)
+            (finding,) = (f for f in verify(store).findings if f.path == path)
+            assert (told in finding.meaning) == is_told
+        path.write_bytes(data)
