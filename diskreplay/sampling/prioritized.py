@@ -147,10 +147,13 @@ class PrioritizedSampler:
         clears memory when it is touched first, and that takes longer than the copy."""
         index = self._index
         rows = int(index.count.max() - index.first.min()) + _MORE_ROWS
-        self._room = np.empty(rows * index.num_envs)
-        self._room.fill(0.0)
-        nothing = self._room[:0].reshape(0, index.num_envs)
+        room = np.empty(rows * index.num_envs)
+        room.fill(0.0)
+        nothing = room[:0].reshape(0, index.num_envs)
         self._kernels.copy_leaves(self.tree.nodes, *index.state, 0, nothing)  # it is loaded now
+        # Last: a flush or save on another thread, which may take it at once, would find its leaves
+        # overwritten with zeros.
+        self._room = room
 
     def leaves(self) -> np.ndarray:
         """The leaves of all retained rows, to be saved.
