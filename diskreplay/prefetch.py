@@ -3,6 +3,7 @@
 import queue
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
@@ -15,7 +16,7 @@ from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
 from diskreplay.handover import Handover
 from diskreplay.locks import Lock, wait_for
 from diskreplay.options import Beta
-from diskreplay.prefetch_job import Job
+from diskreplay.prefetch_job import Job, let_end, work_off
 from diskreplay.signals import undisturbed
 from diskreplay.store import machine
 from diskreplay.thread_start import try_to_start
@@ -140,6 +141,7 @@ class Prefetcher:
         self._taking = Lock()
         self._most_threads = threads
         self._threads: list[threading.Thread] = []  # until they have something to do
+        weakref.finalize(self, let_end, self._work, self._threads).atexit = False
 
     @property
     def depth(self) -> int:
@@ -241,7 +243,10 @@ class Prefetcher:
     def _ask(self) -> None:
         """Have a thread draw and read a batch. With the buffer's lock held."""
         while len(self._threads) < self._most_threads:
-            thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
+            given = weakref.ref(self), self._work, _buffer_of(self._buffer)._busy
+            thread = threading.Thread(
+                target=work_off, args=given, name="diskreplay prefetch", daemon=True
+            )
             with undisturbed():  # `close` waits for those that are listed, and would miss one
                 if try_to_start(thread):
                     self._threads.append(thread)
@@ -265,47 +270,39 @@ class Prefetcher:
             self._work.put(job)  # perhaps a second time
             raise
 
-    def _run(self) -> None:
-        """Draw and read one batch after the other, of those that no other thread has begun.
+    def draw_and_read(self, job: Job) -> None:
+        """Do all of a job, on a thread of this.
 
         A draw is read before the next is made: a thread never waits for the buffer's lock while it
         holds `rwlock` for a batch of its own, for which the lock's holder may wait. And a thread
         that waits for the draw before its own waits for one that was begun before.
         """
         buffer = self._buffer
-        # No call of the buffer comes to its end on this thread, of a `__del__` say: it would wait
-        # for the draws that are made here.
-        busy, me = _buffer_of(buffer)._busy, threading.get_ident()
-        busy.add(me)
-        while (job := self._work.get()) is not None:
-            if not job.begun.acquire(blocking=False):
-                continue  # came twice
-            guard: Any = None
+        guard: Any = None
+        try:
             try:
-                try:
-                    if not job.cancelled:  # before the draw, which locks files
-                        job.handover = self._take_spare()
-                        job.handover.wait()
-                    wait_for(job.before)  # it may be another prefetcher's
-                    with buffer._lock:
-                        if not job.cancelled:
-                            guard = buffer._new_guard()
-                            job.drawn_batch = buffer._draw(self._size, self._beta, guard)
-                finally:
-                    job.drawn.release()
-                if job.drawn_batch is not None and job.handover is not None:
-                    job.batch = job.drawn_batch.read(job.handover.batch, **self._options)
-                    if job.batch is not None:
-                        job.made = job.handover.make(job.batch)
-                elif job.cancelled:
-                    self._let_go(job)
-            except BaseException as error:  # handed to the thread that takes the batch
-                job.error = error
+                if not job.cancelled:  # before the draw, which locks files
+                    job.handover = self._take_spare()
+                    job.handover.wait()
+                wait_for(job.before)  # it may be another prefetcher's
+                with buffer._lock:
+                    if not job.cancelled:
+                        guard = buffer._new_guard()
+                        job.drawn_batch = buffer._draw(self._size, self._beta, guard)
             finally:
-                if guard is not None:  # held where a draw, or a read of a union's member, failed
-                    guard.release()
-                job.done.release()
-        busy.discard(me)
+                job.drawn.release()
+            if job.drawn_batch is not None and job.handover is not None:
+                job.batch = job.drawn_batch.read(job.handover.batch, **self._options)
+                if job.batch is not None:
+                    job.made = job.handover.make(job.batch)
+            elif job.cancelled:
+                self._let_go(job)
+        except BaseException as error:  # handed to the thread that takes the batch
+            job.error = error
+        finally:
+            if guard is not None:  # held where a draw, or a read of a union's member, failed
+                guard.release()
+            job.done.release()
 
     def _take_spare(self) -> Handover:
         try:

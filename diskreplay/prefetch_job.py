@@ -1,6 +1,8 @@
 """A batch that was asked for: what becomes of it until somebody takes it."""
 
 import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -51,3 +53,32 @@ class Job:
                 "of the prefetcher"
             )
         return anchors
+
+
+def work_off(found: Callable[[], Any], jobs: "SimpleQueue[Job | None]", busy: set[int]) -> None:
+    """Have one job after the other done, of those that no other thread has begun, up to a None.
+
+    Parameters
+    ----------
+    found : weakref.ref of Prefetcher
+        Whose they are. While this waits nothing here holds it: a buffer that nobody has any more,
+        with its prefetchers, lets go of its store.
+    jobs : SimpleQueue
+    busy : set of int
+        Threads on which no call of the buffer comes to its end, of a `__del__` say: it would wait
+        for the draws that are made here.
+    """
+    me = threading.get_ident()
+    busy.add(me)
+    while (job := jobs.get()) is not None:
+        prefetcher = found()
+        if prefetcher is not None and job.begun.acquire(blocking=False):  # else it came twice
+            prefetcher.draw_and_read(job)
+        del job, prefetcher
+    busy.discard(me)
+
+
+def let_end(jobs: "SimpleQueue[Job | None]", threads: Sequence[threading.Thread]) -> None:
+    """Let these threads come to their end, whose prefetcher is gone."""
+    for _ in threads:
+        jobs.put(None)
