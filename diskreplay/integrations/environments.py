@@ -71,9 +71,11 @@ def note(env: Any, buffer: ReplayBuffer) -> None:
 def _spec(env: Any) -> EnvSpec | None:
     base = env.unwrapped
     if isinstance(base, SyncVectorEnv):
-        return base.envs[0].spec or base.spec
-    # To ask for that of an env in another process would end it if the spec cannot be pickled.
-    return env.spec if isinstance(env, gymnasium.Env) else base.spec
+        found = base.envs[0].spec or base.spec
+    else:
+        # To ask for that of an env in another process would end it if the spec cannot be pickled.
+        found = env.spec if isinstance(env, gymnasium.Env) else base.spec
+    return found if isinstance(found, EnvSpec) else None  # EnvPool's have another one
 
 
 def _action_meanings(env: Any, name: str) -> Any:

@@ -66,7 +66,7 @@ except ImportError as error:
     ) from error
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
+from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError, ShapeError
 from diskreplay.integrations.environments import note
 from diskreplay.integrations.frame_stacks import FrameStacks
 from diskreplay.stored_space import StoredSpace
@@ -180,7 +180,17 @@ class _Recording:
     def _frames(self, observation: Any, lead: int) -> list[np.ndarray]:
         """The newest frame of each leaf, copied: environments write into what they returned."""
         pairs = zip(self._observations.flatten(observation), self._axes, strict=True)
-        return [np.asarray(part)[_PICKS[lead][axis]].copy() for part, axis in pairs]
+        frames = [np.asarray(part)[_PICKS[lead][axis]].copy() for part, axis in pairs]
+        num_envs = self.buffer.num_envs
+        if lead and any(frame.shape[:1] != (num_envs,) for frame in frames):
+            found = " or ".join(sorted({str(frame.shape[:1]) for frame in frames}))
+            raise ShapeError(
+                f"observation: a first axis of {num_envs} expected, found {found}: a recorder "
+                f"needs an environment that gives all {num_envs} envs each time. One that gives "
+                "some of them (EnvPool's and ALE's with a batch_size, EnvPool's with a reset_mask) "
+                "is recorded by `buffer.add(..., mask=)`"
+            )
+        return frames
 
     def _check_first(self, observation: Any, begun: np.ndarray | None = None) -> None:
         """Refuse what episodes begin with if the buffer's stacks would differ from it."""
@@ -307,6 +317,9 @@ class VectorRecorder(_Recording, VectorWrapper):
     ------
     SchemaError, InvalidInputError
         As for `Recorder`; also for another number of envs, and when the mode is not known.
+    ShapeError
+        By `reset` and `step`: the environment has given some of its envs only, as EnvPool's does
+        with a ``batch_size``.
 
     Notes
     -----
@@ -332,6 +345,7 @@ class VectorRecorder(_Recording, VectorWrapper):
     ) -> tuple[Any, dict[Any, Any]]:
         """Begin an episode in all envs, or those of ``options["reset_mask"]``; cut open ones."""
         mask = (options or {}).get("reset_mask")  # the environment takes it out of the dict
+        mask = None if mask is None else np.asarray(mask)
         held, self._held, self._annotations = self._held, None, {}
         result = observations, _ = self.env.reset(seed=seed, options=options)
         frames = self._frames(observations, 1)
@@ -354,7 +368,8 @@ class VectorRecorder(_Recording, VectorWrapper):
         mask = ~self._over
         try:
             frames = self._frames(observations, 1)
-            ended = np.logical_or(terminated, truncated)
+            # Tensors, of `NumpyToTorch` say, know no bools of NumPy's.
+            ended = np.logical_or(np.asarray(terminated), np.asarray(truncated))
             if self._stacked and self._mode is not AutoresetMode.DISABLED:
                 begun = ended if self._mode is AutoresetMode.SAME_STEP else self._over
                 if begun.any():
@@ -390,7 +405,7 @@ class VectorRecorder(_Recording, VectorWrapper):
         final = infos.get("final_obs")
         if final is None:
             return None, None
-        given = ended & infos.get("_final_obs", True)
+        given = ended & np.asarray(infos.get("_final_obs", True))
         if isinstance(final, np.ndarray) and final.dtype == object:  # one for each env that ended
             each = [self._frames(observation, 0) for observation in final[given]]
             parts = [np.stack(leaf) for leaf in zip(*each, strict=True)]

@@ -160,3 +160,18 @@ def test_a_description_that_is_too_long_loses_its_longest_part(odd):
     assert found["env_id"] == "diskreplay/Odd-v0"
     assert "env_kwargs" not in found
     assert found["gymnasium_version"] == gymnasium.__version__
+
+
+def test_a_spec_that_is_not_gymnasiums():
+    """As EnvPool's environments have one, which has no id; the recorder could not be made."""
+
+    class Pool(gymnasium.vector.VectorWrapper):
+        spec = object()
+
+    class Single(gymnasium.Wrapper):
+        spec = object()
+
+    vector = Pool(SyncVectorEnv([cartpole] * 2))
+    type(vector).unwrapped = property(lambda self: self)  # nothing of Gymnasium's is inside
+    assert noted(vector, 2) == {"gymnasium_version": gymnasium.__version__}
+    assert noted(Single(cartpole())) == {"gymnasium_version": gymnasium.__version__}

@@ -6,13 +6,20 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import Autoreset, FrameStackObservation, TransformObservation
 
 import diskreplay
-from diskreplay.errors import ExtrasError, InvalidInputError, NotFiniteError, SchemaError
+from diskreplay.errors import (
+    ExtrasError,
+    InvalidInputError,
+    NotFiniteError,
+    SchemaError,
+    ShapeError,
+)
 from diskreplay.integrations.gymnasium import Recorder, VectorRecorder
 
 FRAME = Box(0, 255, (2, 3), "uint8")
@@ -336,6 +343,81 @@ def test_final_observations_of_all_envs_in_one_array():
     assert ids.tolist() == other_ids.tolist()
     for name, values in batch.asdict().items():
         assert_same(values, expected[name])
+
+
+class Tensors(gymnasium.vector.VectorWrapper):
+    """Hands on tensors, as `gymnasium.wrappers.vector.NumpyToTorch` does."""
+
+    def reset(self, *, seed=None, options=None):
+        given = {name: np.asarray(value) for name, value in (options or {}).items()}
+        observations, infos = self.env.reset(seed=seed, options=given)
+        return torch.from_numpy(observations), infos
+
+    def step(self, actions):
+        *arrays, infos = self.env.step(actions)
+        if "final_obs" in infos:
+            has, final = infos["_final_obs"], arrays[0].copy()
+            final[has] = np.stack(infos["final_obs"][has])
+            infos = {"final_obs": torch.from_numpy(final), "_final_obs": torch.from_numpy(has)}
+        return *(torch.from_numpy(np.array(each)) for each in arrays), infos
+
+
+class Arrays(gymnasium.vector.VectorWrapper):
+    """Takes tensors for arrays again, and gives them."""
+
+    def reset(self, *, seed=None, options=None):
+        given = {name: torch.from_numpy(value) for name, value in (options or {}).items()}
+        return self.env.reset(seed=seed, options=given)
+
+    def step(self, actions):
+        *tensors, infos = self.env.step(actions)
+        return *(each.numpy() for each in tensors), infos
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_vector_environment_of_tensors(mode):
+    """The first step was refused, for its mask or in PyTorch's words."""
+    batches = []
+    for inner, outer in [(None, None), (Tensors, Arrays)]:
+        envs = make_envs(SyncVectorEnv, mode)
+        with make_buffer(3) as buffer:
+            recorder = VectorRecorder(inner(envs) if inner else envs, buffer)
+            play(outer(recorder) if outer else recorder, 30)
+            ids = sampleable(buffer, 25)
+            batches.append(buffer.gather(ids).asdict())
+    for name, values in batches[0].items():
+        assert_same(batches[1][name], values)
+
+
+def test_an_environment_that_gives_some_envs_only():
+    """As EnvPool's and ALE's with a batch_size, and EnvPool's for a reset_mask."""
+
+    class Some(gymnasium.vector.VectorWrapper):
+        given = 2
+
+        def reset(self, **how):
+            observations, infos = self.env.reset(**how)
+            return observations[: self.given], infos
+
+        def step(self, actions):
+            *arrays, infos = self.env.step(actions)
+            return *(each[: self.given] for each in arrays), infos
+
+    with make_buffer(3) as buffer:
+        envs = Some(make_envs(SyncVectorEnv, AutoresetMode.NEXT_STEP))
+        recorder = VectorRecorder(envs, buffer)
+        refused = r"a first axis of 3 expected, found \(2,\): .* all 3 envs .*buffer.add"
+        with pytest.raises(ShapeError, match=refused):
+            recorder.reset(seed=1)
+        envs.given = 3
+        recorder.reset(seed=1)
+        recorder.step(np.zeros(3, int))
+        envs.given = 2
+        with pytest.raises(ShapeError, match=refused):
+            recorder.step(np.zeros(3, int))
+        with pytest.raises(ShapeError, match=refused):
+            recorder.resume(np.zeros((2, *FRAME.shape), np.uint8))
+        assert buffer.add_count == 3
 
 
 def test_without_final_observations_truncations_are_not_sampled():
