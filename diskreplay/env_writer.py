@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -14,12 +15,14 @@ from diskreplay.errors import (
     InvalidInputError,
     LockedError,
     PriorityError,
+    ReentryError,
     RingFullError,
     ShapeError,
     StorageError,
     UsageError,
 )
 from diskreplay.given_numbers import as_reals
+from diskreplay.locks import Lock
 from diskreplay.open_episodes import LONGEST
 from diskreplay.schema import Schema
 from diskreplay.signals import undisturbed
@@ -41,6 +44,16 @@ from diskreplay.validation import RowValidator
 _LONGEST_PAUSE = 0.02  # seconds
 _LOOK_EVERY = 0.5  # seconds until a waiting actor looks for the learner
 _NONE = float("nan")
+
+_writers: "weakref.WeakSet[EnvWriter]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Terms(NamedTuple):
@@ -83,18 +96,26 @@ class EnvWriter:
 
     Notes
     -----
-    For one thread. When `add` returns, the step survives the death of this process and of the
-    learner's: it is in the store, or in a file from which the learner's process, or the next one
-    that opens the store, takes it. A power cut takes what was not taken yet.
+    When `add` returns, the step survives the death of this process and of the learner's: it is in
+    the store, or in a file from which the learner's process, or the next one that opens the store,
+    takes it. A power cut takes what was not taken yet. Where threads share a writer, their calls
+    come one after the other, and their steps are of one episode.
     """
 
     def __init__(self, terms: Terms, env: int, ring_id: str) -> None:
         self._terms, self.env, self._ring_id = terms, env, ring_id
         self._ring: ActorRing | None = None
-        self._pid, self._lock = -1, -1
+        self._lock = -1
         self._written = self._step = 0
         self._validator = RowValidator(terms.schema, 1)
         self._is_closed = False
+        self._calls = Lock()
+        _writers.add(self)
+
+    def _after_fork(self) -> None:
+        """In a child: the ring is the parent's, and so is a call that another thread was amid."""
+        self._ring = None
+        self._calls = Lock()
 
     def __repr__(self) -> str:
         return f"EnvWriter(env={self.env}, path={os.fspath(self._terms.path)!r})"
@@ -148,32 +169,33 @@ class EnvWriter:
             The buffer was closed, or this writer. Nothing was recorded.
         LockedError
             Another writer has the env's ring.
+        ReentryError
+            A signal handler calls this amid another call. Nothing was recorded.
         """
-        ring = self._ring
-        if ring is None or self._pid != fork.pid or self._is_closed:
-            ring = self._attach()
-        if ring.words[CLOSED]:
-            self._refuse_closed()
-        step = self._step
-        if step == LONGEST:
-            raise UsageError(
-                f"env {self.env}: the episode has {LONGEST} steps, the most that can be counted; "
-                "nothing was recorded: call end_episode() and add the step again"
+        with self._turn():
+            ring = self._ring or self._attach()
+            if ring.words[CLOSED]:
+                self._refuse_closed()
+            step = self._step
+            if step == LONGEST:
+                raise UsageError(
+                    f"env {self.env}: the episode has {LONGEST} steps, the most that can be "
+                    "counted; nothing was recorded: call end_episode() and add the step again"
+                )
+            row, final = self._validator.row(
+                step, observation, action, reward, terminated, truncated, next_observation, extras
             )
-        row, final = self._validator.row(
-            step, observation, action, reward, terminated, truncated, next_observation, extras
-        )
-        given = _NONE if priority is None else self._checked(priority)
-        rows = 1 if final is None else 2
-        written = self._written
-        if written + rows - ring.words[TAKEN] > ring.rows:
-            self._wait(ring, rows)
-        ring.put(written, row, given)
-        if final is not None:
-            ring.put(written + 1, final, _NONE)
-        ring.publish(written + rows)
-        self._written = written + rows
-        self._step = 0 if terminated or truncated else step + 1
+            given = _NONE if priority is None else self._checked(priority)
+            rows = 1 if final is None else 2
+            written = self._written
+            if written + rows - ring.words[TAKEN] > ring.rows:
+                self._wait(ring, rows)
+            ring.put(written, row, given)
+            if final is not None:
+                ring.put(written + 1, final, _NONE)
+            ring.publish(written + rows)
+            self._written = written + rows
+            self._step = 0 if terminated or truncated else step + 1
 
     def end_episode(self, *, next_observation: Any = None) -> None:
         """Cut the episode under way: the next `add` begins a new one.
@@ -187,22 +209,38 @@ class EnvWriter:
         ------
         ShapeError, DtypeError
             Nothing was recorded, and no episode is cut.
-        RingFullError, ClosedError, LockedError
+        RingFullError, ClosedError, LockedError, ReentryError
             As for `add`.
         """
-        ring = self._ring
-        if ring is None or self._pid != fork.pid or self._is_closed:
-            ring = self._attach()
-        if ring.words[CLOSED]:
-            self._refuse_closed()
-        if next_observation is not None and self._step:
-            row = self._validator.frame(self._step, next_observation, is_next=True)
-            if self._written + 1 - ring.words[TAKEN] > ring.rows:
-                self._wait(ring, 1)
-            ring.put(self._written, row, _NONE)
-            ring.publish(self._written + 1)
-            self._written += 1
-        self._step = 0
+        with self._turn():
+            ring = self._ring or self._attach()
+            if ring.words[CLOSED]:
+                self._refuse_closed()
+            if next_observation is not None and self._step:
+                row = self._validator.frame(self._step, next_observation, is_next=True)
+                if self._written + 1 - ring.words[TAKEN] > ring.rows:
+                    self._wait(ring, 1)
+                ring.put(self._written, row, _NONE)
+                ring.publish(self._written + 1)
+                self._written += 1
+            self._step = 0
+
+    def _turn(self) -> Lock:
+        """The lock, for a call that is to begin.
+
+        Raises
+        ------
+        ReentryError
+            This thread is amid one, whose row would get the same place.
+        """
+        lock = self._calls
+        if lock._is_owned():  # type: ignore[attr-defined]
+            raise ReentryError(
+                f"env {self.env}: called amid another call of the same thread, which goes on: by a "
+                "signal handler, or a __del__. Let a handler set a flag, and call this when the "
+                "step is done"
+            )
+        return lock
 
     def _checked(self, priority: Any) -> float:
         alpha = self._terms.alpha
@@ -233,14 +271,17 @@ class EnvWriter:
     def waiting(self) -> int:
         """Rows of this env that were added and that no process has taken into the store yet."""
         ring = self._ring
-        if ring is None or self._pid != fork.pid or self._is_closed:
-            ring = self._attach()
+        if ring is None:  # else another thread may look, also while one waits for room
+            with self._turn():
+                ring = self._ring or self._attach()
         return ring.waiting
 
     def close(self) -> None:
-        """Let go of the ring; rows in it are taken all the same. Twice is fine."""
-        if not self._is_closed:
-            self._is_closed = True
+        """Let go of the ring; rows in it are taken all the same. An `add` that waits on another
+        thread ends with a `ClosedError`. Twice is fine."""
+        lock = self._turn()
+        self._is_closed = True
+        with lock:
             self._let_go()
 
     def __enter__(self) -> Self:
@@ -255,7 +296,7 @@ class EnvWriter:
 
     def _let_go(self) -> None:
         ring, self._ring = self._ring, None
-        if ring is not None and self._pid == fork.pid:  # in a child the lock is gone already
+        if ring is not None:
             file_locks.unlock(self._lock)
 
     def _holder(self, path: Path) -> int:
@@ -263,10 +304,13 @@ class EnvWriter:
 
     def _attach(self) -> ActorRing:
         """Take the ring."""
-        if self._is_closed:
-            raise ClosedError(f"env {self.env}: this writer is closed; env_writers() gives others")
+        self._check_open()
         with undisturbed():  # after Ctrl-C amid it nobody would know of the lock
             return self._take(private.ring(self._terms.path, self.env))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"env {self.env}: this writer is closed; env_writers() gives others")
 
     def _take(self, path: Path) -> ActorRing:
         try:
@@ -302,7 +346,7 @@ class EnvWriter:
         ring.words[ATTACHED] = ring.words[GENERATION]  # before the step is looked at: see `forget`
         self._written = ring.words[WRITTEN]
         self._step = ring.words[STEP] if ring.words[FRESH_AT] == self._written else 0
-        self._ring, self._lock, self._pid = ring, lock, fork.pid
+        self._ring, self._lock = ring, lock
         return ring
 
     def _refuse_closed(self) -> None:
@@ -320,6 +364,7 @@ class EnvWriter:
         while self._written + rows - ring.words[TAKEN] > ring.rows:
             if ring.words[CLOSED]:
                 self._refuse_closed()
+            self._check_open()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             now = time.monotonic()

@@ -26,6 +26,7 @@ from diskreplay.errors import (
     NotFiniteError,
     PriorityError,
     ReadOnlyError,
+    ReentryError,
     RingFullError,
     SchemaError,
     ShapeError,
@@ -381,6 +382,116 @@ def test_a_forked_child_is_refused(tmp_path):
         buffer.drain()
         assert numbers(buffer, 0) == [0, 1]
         writer.close()
+
+
+def test_threads_that_share_a_writer_lose_nothing(tmp_path):
+    """Two rows got one place of the ring, and one of them was lost."""
+    steps, before = effort(1000, 5000), sys.getswitchinterval()
+    with make(tmp_path / "a", 1, capacity=None) as buffer:
+        (writer,) = buffer.env_writers()
+        halves = [range(steps), range(steps, 2 * steps)]
+        threads = [threading.Thread(target=add_all, args=(writer, h[0], h[-1] + 1)) for h in halves]
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(before)
+        writer.close()
+        buffer.flush()
+        assert buffer.add_count == 2 * steps
+        found = numbers(buffer, 0)
+        for half in halves:
+            assert [number for number in found if number in half] == list(half)
+
+
+def test_a_signal_handler_that_adds_amid_an_add_is_refused(tmp_path, monkeypatch):
+    """Its row got the place of the other one, which was lost."""
+    came, handler = [], signal.getsignal(signal.SIGUSR1)
+
+    def act(*_):
+        for call in (lambda: writer.add(**step_of(0, 9)), writer.end_episode, writer.close):
+            with pytest.raises(ReentryError, match="env 0: called amid another call"):
+                call()
+            came.append(call)
+
+    with make(tmp_path / "a", 1) as buffer:
+        (writer,) = buffer.env_writers()
+        writer.add(**step_of(0, 0))
+        put = type(writer._ring).put
+
+        def cut(*given):
+            signal.raise_signal(signal.SIGUSR1)
+            put(*given)
+
+        try:
+            signal.signal(signal.SIGUSR1, act)
+            monkeypatch.setattr(type(writer._ring), "put", cut)
+            writer.add(**step_of(0, 1))
+        finally:
+            signal.signal(signal.SIGUSR1, handler)
+        monkeypatch.undo()
+        assert len(came) == 3
+        writer.add(**step_of(0, 2))
+        writer.close()
+        buffer.drain()
+        assert numbers(buffer, 0) == [0, 1, 2]
+
+
+def test_close_ends_an_add_that_waits_on_another_thread(tmp_path):
+    errors = []
+
+    def fill():
+        try:
+            add_all(writer, 0, 100)
+        except ClosedError as error:
+            errors.append(error)
+
+    with make(tmp_path / "a", 1) as buffer:
+        (writer,) = buffer.env_writers(rows=4, automatic=False)
+        thread = threading.Thread(target=fill)
+        thread.start()
+        wait_until(lambda: writer.waiting >= 3)
+        writer.close()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+        assert "this writer is closed" in str(errors[0])
+        buffer.drain()
+        added = buffer.add_count
+        assert numbers(buffer, 0) == list(range(added))
+        (writer,) = buffer.env_writers(rows=4)  # nobody has the ring
+        writer.add(**step_of(0, added))
+        writer.close()
+        buffer.drain()
+        assert numbers(buffer, 0) == list(range(added + 1))
+
+
+def test_a_child_forked_amid_an_add_of_another_thread_waits_for_nobody(tmp_path):
+    with make(tmp_path / "a", 1) as buffer:
+        (writer,) = buffer.env_writers(rows=4, automatic=False)
+        thread = threading.Thread(target=add_all, args=(writer, 0, 8))
+        thread.start()
+        wait_until(lambda: writer.waiting >= 3)  # the next one waits for room
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+            child = os.fork()
+        if child == 0:
+            signal.alarm(int(PATIENCE))
+            try:
+                writer.add(**step_of(0, 9))
+            except LockedError:
+                os._exit(7)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        while thread.is_alive():
+            buffer.drain(0.01)
+        writer.close()
+        buffer.drain()
+        assert numbers(buffer, 0) == list(range(8))
 
 
 def check_a_ring_of_a_killed_actor(directory, code):
