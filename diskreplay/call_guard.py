@@ -72,6 +72,11 @@ class CallGuard:
             else:
                 self._was_forked_amid = True
 
+    def _is_ours(self) -> bool:
+        """Whether calls may be made in this process: a forked child has a copy, and of some it may
+        make none."""
+        return fork.pid == self._pid or (self._rows.store.mode == "r" and not self._was_forked_amid)
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: the buffer is closed; open it again")

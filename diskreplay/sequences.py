@@ -405,6 +405,8 @@ class Sequences:
     def close(self) -> None:
         """Take the view from its buffer. What `flush`, `close` and `save` of the buffer saved of it
         stays; what came since is not saved. Closing twice is fine."""
+        if not self._buffer._is_ours():  # a child's copy, and its parent closes it
+            return
         self._buffer._turn()
         self._prefetchers.close()
         with self._buffer._turn():

@@ -410,8 +410,9 @@ class ReplayUnion:
     def close(self) -> None:
         """Close what was opened by its path, and prefetchers. Closing twice is fine."""
         if not self._closed:
-            self._turn()
-            self._prefetchers.close()
+            if all(member.buffer._is_ours() for member in self._members):  # else a child's copy
+                self._turn()
+                self._prefetchers.close()
             self._closed = True
             self._opened.close()
 

@@ -247,6 +247,33 @@ def failing_in_a_child(calls, *, refused):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_child_closes_its_copies_and_its_parent_goes_on(tmp_path, mode):
+    """To close a view or a union was refused: a child that left a `with` statement, to exit, ended
+    with that error."""
+    with make(tmp_path / "store", "raw") as buffer:
+        for i in range(60):
+            buffer.add(frame(i), 0, 1.0, False, False, checksum=0, number=i)
+    own = make(tmp_path / "store", "raw") if mode == "a" else diskreplay.open(tmp_path / "store")
+    with (
+        own, own.prefetch(2, 4) as ahead, contextlib.closing(own.sequences(4)) as view,
+        view.prefetch(2, 4) as windows,
+        diskreplay.ReplayUnion([own]) as union, union.sequences(3, name="all") as views,
+        union.prefetch(2, 4) as drawn,
+    ):  # fmt: skip
+        sources = [ahead, windows, drawn]
+        for each in sources:
+            next(each)
+        closing = [*sources, views, union, view, own]
+        assert failing_in_a_child([each.close for each in closing], refused=False) == 0
+        for each in sources:
+            next(each)
+        for each in (own, view, union, views):
+            each.sample(4)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_child_that_was_forked_amid_a_call_of_another_thread_is_refused(tmp_path):
     """It has the lock as it was, and no thread that would let go of it."""
     with make(tmp_path / "store", "raw") as buffer:
