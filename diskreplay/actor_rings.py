@@ -197,7 +197,7 @@ class ActorRings:
         most = max(_AT_ONCE // len(found), 8)
         runs, numbers = [], []
         for env, ring in found:
-            columns, priorities = ring.run(most)
+            columns, priorities = ring.run(most, rows.final_at)
             runs.append(Run(env, columns))
             numbers.append(priorities)
         given = rows.sampler.given_by_actors(np.concatenate(numbers))

@@ -384,6 +384,18 @@ def test_a_forked_child_is_refused(tmp_path):
         writer.close()
 
 
+def test_a_step_comes_with_what_it_led_to(tmp_path):
+    """A batch could have zeros for it, where both were at two ends of the ring."""
+    with make(tmp_path / "a", 1) as buffer:
+        (writer,) = buffer.env_writers(rows=3, automatic=False)
+        for number in range(6, 6 + 14 * 7, 14):  # all of them end an episode
+            writer.add(**step_of(0, number))
+            while buffer._take_some():
+                assert buffer.take("is_final", [buffer.bounds[0, 1] - 1])
+        writer.close()
+        assert numbers(buffer, 0) == list(range(6, 6 + 14 * 7, 14))
+
+
 def test_threads_that_share_a_writer_lose_nothing(tmp_path):
     """Two rows got one place of the ring, and one of them was lost."""
     steps, before = effort(1000, 5000), sys.getswitchinterval()

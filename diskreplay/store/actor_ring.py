@@ -5,7 +5,7 @@ file mapped. Each word of the header is stored by one of them only, but while th
 
 =============  ===================================================================================
 a row is put   all its fields are written to its place; then ``written`` is raised past it. A step
-               and the final row behind it are put together
+               and the final row behind it are put together, and taken together
 rows are       ``first`` is set to the number that the first of them gets in the store, then
 taken          ``until`` to the row of the ring that comes behind them; they are added to the store
                and committed there; then ``taken`` is raised to ``until``, and their places are
@@ -158,14 +158,24 @@ class ActorRing:
         """Rows that are not taken yet."""
         return self.words[WRITTEN] - self.words[TAKEN]
 
-    def run(self, most: int) -> tuple[list[np.ndarray], np.ndarray]:
+    def run(self, most: int, final_at: int) -> tuple[list[np.ndarray], np.ndarray]:
         """The oldest rows that are not taken yet, as many as lie side by side: views of each field,
-        and of their priorities, NaN without one."""
+        and of their priorities, NaN without one.
+
+        A step comes with the final row behind it, which the field at `final_at` tells: else it
+        could be drawn meanwhile, with zeros for what it led to. Where these two lie at both ends of
+        the ring, they are copies, and all that comes.
+        """
         taken = self.words[TAKEN]
         count = self.words[WRITTEN] - taken
         barrier()  # what lies in the places is looked at after this
         at = taken % self.rows
         stop = at + min(count, most, self.rows - at)
+        if stop - at < count and self.columns[final_at][stop % self.rows]:
+            stop -= 1
+            if stop == at:
+                both = [at, (at + 1) % self.rows]
+                return [column[both] for column in self.columns], self.priorities[both]
         return [column[at:stop] for column in self.columns], self.priorities[at:stop]
 
     def begin(self, count: int, rows: int) -> None:

@@ -19,9 +19,11 @@ from diskreplay.store.actor_ring import (
 )
 from diskreplay.store.field import Field
 
+FINAL_AT = 5  # of the fields
 FIELDS = [
     Field("a", (3,), np.dtype("i2")), Field("b", (), np.dtype("f8")), Field("c", (), np.dtype("?")),
     Field("d", (), np.dtype("f2")), Field("e", (2, 2), np.dtype("u1")),
+    Field("is_final", (), np.dtype("?")),
 ]  # fmt: skip
 PLACES = 7
 
@@ -37,7 +39,10 @@ def ring(path):
 
 
 def row(number):
-    return [np.full(3, -number), number / 4, number % 2 == 1, number % 100, np.full((2, 2), number)]
+    return [
+        np.full(3, -number), number / 4, number % 2 == 1, number % 100, np.full((2, 2), number),
+        False,
+    ]  # fmt: skip
 
 
 def put(ring, number):
@@ -60,7 +65,7 @@ def test_a_new_one_is_empty(path, ring):
     assert ring.waiting == 0
     assert ring.words[BEHIND] == -1
     assert ring.of_this_boot
-    assert [len(column) for column in ring.run(99)[0]] == [0] * len(FIELDS)
+    assert [len(column) for column in ring.run(99, FINAL_AT)[0]] == [0] * len(FIELDS)
     assert ring.id != ActorRing.create(path.with_name("other"), FIELDS, PLACES).id
 
 
@@ -74,7 +79,7 @@ def test_rows_are_taken_in_their_order_and_places_used_again(path, ring):
             written += 1
         assert taker.waiting == written - taken
         most = int(rng.integers(1, PLACES + 1))
-        columns, priorities = taker.run(most)
+        columns, priorities = taker.run(most, FINAL_AT)
         count = len(priorities)
         # As many as lie side by side.
         assert count == min(most, written - taken, PLACES - taken % PLACES)
@@ -87,11 +92,39 @@ def test_rows_are_taken_in_their_order_and_places_used_again(path, ring):
         assert taker.words[BEHIND] == 1000 + taken
 
 
+@pytest.mark.parametrize("most", [2, 3, 99])
+def test_a_step_is_not_taken_without_its_final_row(path, ring, most):
+    """They were two runs, where the first one ended between them: at the end of the ring, say."""
+    taker, put_in, taken = ActorRing(path, FIELDS), 0, 0
+    for step in range(60):
+        if step % 3 == 2:  # of three steps the last one has a final row
+            ring.put(put_in, row(put_in), put_in + 0.5)
+            ring.put(put_in + 1, [*row(put_in + 1)[:-1], True], put_in + 1.5)
+            put_in += 2
+        else:
+            ring.put(put_in, row(put_in), put_in + 0.5)
+            put_in += 1
+        ring.publish(put_in)
+        while taker.waiting > (0 if step == 59 else 3):
+            columns, priorities = taker.run(most, FINAL_AT)
+            count = len(priorities)
+            assert 0 < count <= most
+            numbers = range(taken, taken + count)
+            assert priorities.tolist() == [number + 0.5 for number in numbers]
+            assert columns[1].tolist() == [number / 4 for number in numbers]
+            assert columns[FINAL_AT].tolist() == [number % 4 == 3 for number in numbers]
+            assert numbers[-1] % 4 != 2
+            taker.begin(taken, count)
+            taken += count
+            assert taker.note_committed(taken) == count
+    assert taken == put_in == 80
+
+
 def test_what_is_left_out_is_zeros(ring):
     ring.put(0, row(5), 1.0)
     ring.put(0, [None] * len(FIELDS), np.nan)
     ring.publish(1)
-    columns, priorities = ring.run(1)
+    columns, priorities = ring.run(1, FINAL_AT)
     assert not any(column.any() for column in columns)
     assert np.isnan(priorities).all()
 
@@ -105,7 +138,7 @@ def test_a_taker_that_died_amid_its_work(path, ring, committed):
     again = ActorRing(path, FIELDS)
     assert again.words[FIRST] == 50
     assert again.note_committed(50 + committed) == committed
-    check(*again.run(99), range(committed, 6))
+    check(*again.run(99, FINAL_AT), range(committed, 6))
     assert again.waiting == 6 - committed
     assert again.words[BEHIND] == 50 + committed
     assert again.note_committed(50 + committed) == 0  # nothing is under way
@@ -134,7 +167,7 @@ def test_rows_that_wait_are_dropped(path, ring):
     for number in range(5, 5 + PLACES):  # all places are free
         put(ring, number)
     assert ring.waiting == PLACES
-    check(*ActorRing(path, FIELDS).run(2), range(5, 7))
+    check(*ActorRing(path, FIELDS).run(2, FINAL_AT), range(5, 7))
     assert ring.drop() == PLACES
     assert ring.drop() == 0
 
@@ -251,4 +284,4 @@ def test_fields_of_another_form(path, ring, fields):
 def test_how_they_are_compressed_does_not_matter(path, ring):
     packed = [Field(field.name, field.shape, field.dtype, "zstd", 64) for field in FIELDS]
     put(ring, 0)
-    check(*ActorRing(path, packed).run(1), [0])
+    check(*ActorRing(path, packed).run(1, FINAL_AT), [0])
