@@ -223,7 +223,7 @@ def from_lerobot(
     names, pictures are uint8 with the channels last, other features are extras where they are
     numbers, and a missing ``next.reward`` is 0. Its episodes that end without ``next.done`` are
     truncated, and nobody knows what their last step led to. Memory for the numbers of one episode,
-    and for 16 MiB of pictures.
+    and for 16 MiB of pictures; where pictures are in the Parquet files, for one of these files.
     """
     with LeRobotFiles(path) as source:
         wanted = list(range(source.num_episodes)) if episodes is None else _checked(episodes)
