@@ -23,6 +23,7 @@ from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import episodes_of, with_final
 from diskreplay.inspection.humanize import count_text, size_text
 from diskreplay.inspection.identity import title_of
+from diskreplay.inspection.retained import ids_at
 from diskreplay.pictures.channels import action_texts
 from diskreplay.pictures.frame_field import FrameField, all_left, retained
 
@@ -187,13 +188,10 @@ def _frame_field(buffer: ReplayBuffer, name: str | None) -> FrameField:
 
 def _drawn(buffer: ReplayBuffer, count: int, rng: np.random.Generator) -> np.ndarray:
     """The ids of up to `count` transitions, each as likely, in the order of time."""
-    first, stop = buffer.bounds.T
-    ends = np.cumsum(stop - first)
-    total = int(ends[-1])
+    bounds = buffer.bounds
+    total = int((bounds[:, 1] - bounds[:, 0]).sum())
     # A final row in two is the most there can be.
-    places = rng.choice(total, min(total, 2 * count + 64), replace=False) if total else ends[:0]
-    env = np.searchsorted(ends, places, side="right")
-    ids = (stop[env] - (ends[env] - places)) * buffer.num_envs + env
+    ids = ids_at(bounds, rng.choice(total, min(total, 2 * count + 64), replace=False))
     ids, is_final = retained(buffer, ids, lambda ids: buffer.take("is_final", ids))
     return np.sort(ids[~is_final][:count])
 

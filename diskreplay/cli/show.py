@@ -22,7 +22,7 @@ from diskreplay.cli.common import (
 from diskreplay.cli.layout import Listing, facts
 from diskreplay.episodes import Episodes
 from diskreplay.errors import EmptyBufferError, InvalidInputError
-from diskreplay.inspection.episodes import about, episodes_of, with_final
+from diskreplay.inspection.episodes import about, episodes_of, in_order, with_final
 from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import action_labels, title_of
 from diskreplay.inspection.plain import plain
@@ -75,7 +75,7 @@ def episodes(
     smaller when older episodes leave the capacity."""
     with opened(path) as buffer:
         found, title = episodes_of(buffer), title_of(buffer.path)
-    order = _order(found, sort, reverse)
+    order = in_order(found, sort, reverse=reverse)
     limit = (0 if as_json else _FEW) if limit is None else limit
     shown = order[:limit] if limit else order
     if as_json:
@@ -94,19 +94,6 @@ def episodes(
     console.print(made)
     if len(shown) < len(found):
         console.print(f"{len(shown)} of {len(found):,} episodes; --limit 0 shows all", style="dim")
-
-
-def _order(found: Episodes, sort: Sort, reverse: bool) -> np.ndarray:
-    key = {
-        Sort.newest: -found.number,
-        Sort.oldest: found.number,
-        Sort.return_: -found.returns,
-        Sort.length: -found.rows,
-    }[sort]
-    key = -key if reverse else key
-    if sort in (Sort.return_, Sort.length):  # of an unfinished one neither is known yet
-        return np.lexsort([key, found.unfinished])
-    return np.argsort(key, kind="stable")
 
 
 @commands.command(

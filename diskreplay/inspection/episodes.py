@@ -8,7 +8,9 @@ import numpy as np
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
 from diskreplay.inspection.plain import plain
+from diskreplay.inspection.retained import ids_at
 
+ORDERS = ("newest", "oldest", "return", "length")
 _COLUMNS = ("step", "is_final", "terminated", "truncated", "reward")
 
 
@@ -33,9 +35,6 @@ def episodes_of(buffer: ReplayBuffer) -> Episodes:
     ends = np.cumsum(bounds[:, 1] - bounds[:, 0])  # behind each env's newest row
     env = np.searchsorted(ends, starts, side="right")
 
-    def ids(places: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        return (bounds[envs, 1] - ends[envs] + places) * num_envs + envs
-
     def over(combine: np.ufunc, values: np.ndarray) -> np.ndarray:
         return combine.reduceat(values, starts) if len(starts) else values[:0]
 
@@ -47,8 +46,7 @@ def episodes_of(buffer: ReplayBuffer) -> Episodes:
     is_closed = is_final[lasts] & ~(newest & unended)
     inner = is_final.copy()
     inner[lasts[is_closed]] = False
-    inner_places = np.flatnonzero(inner)
-    last_ids = ids(lasts, env)
+    last_ids = ids_at(bounds, lasts)
     # Rows that were set aside are a piece without a transition. With stacks, the first rows behind
     # them are final ones, unless the next episode begins there.
     beginning_lost = np.zeros(len(starts), np.bool_)
@@ -57,7 +55,7 @@ def episodes_of(buffer: ReplayBuffer) -> Episodes:
         beginning_lost &= is_final[starts]
     columns = {
         "env": env,
-        "start_id": ids(starts, env),
+        "start_id": ids_at(bounds, starts),
         "first_step": step[starts].astype(np.int64),
         "beginning_lost": beginning_lost,
         "rows": rows,
@@ -74,7 +72,7 @@ def episodes_of(buffer: ReplayBuffer) -> Episodes:
     return Episodes(
         number=np.arange(len(order)),
         num_envs=num_envs,
-        _inner_frames=np.sort(ids(inner_places, np.searchsorted(ends, inner_places, side="right"))),
+        _inner_frames=np.sort(ids_at(bounds, np.flatnonzero(inner))),
         **{name: values[order] for name, values in columns.items()},
     )
 
@@ -136,6 +134,19 @@ def unbroken(episodes: Episodes, number: int) -> list[tuple[np.ndarray, int]]:
     if lasts[-1] >= episodes._stop_id[number] or lasts[-1] not in episodes._inner_frames:
         lasts[-1] = int(episodes.final_id[number])
     return list(zip(pieces, lasts, strict=True))
+
+
+def in_order(episodes: Episodes, order: str, *, reverse: bool = False) -> np.ndarray:
+    """The numbers of all episodes in an order of `ORDERS`: those with the highest return come
+    first, and so do the longest. Of an unfinished episode neither is known yet: these come last."""
+    key = {
+        "newest": -episodes.number, "oldest": episodes.number, "return": -episodes.returns,
+        "length": -episodes.rows,
+    }[order]  # fmt: skip
+    key = -key if reverse else key
+    if order in ("return", "length"):
+        return np.lexsort([key, episodes.unfinished])
+    return np.argsort(key, kind="stable")
 
 
 def with_final(episodes: Episodes, number: int) -> np.ndarray:

@@ -10,6 +10,20 @@ from diskreplay.errors import NotSampleableError
 _FIRST_MARGIN, _FURTHER = 64, 8  # rows left to a writer that is faster than we are
 
 
+def ids_at(bounds: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The ids of retained rows by their places: all rows of an env after those of the one before.
+
+    Parameters
+    ----------
+    bounds : ndarray of int64, shape (num_envs, 2)
+        As `ReplayBuffer.bounds`.
+    places : ndarray of int, shape (n,)
+    """
+    ends = np.cumsum(bounds[:, 1] - bounds[:, 0])
+    envs = np.searchsorted(ends, places, side="right")
+    return (bounds[envs, 1] - (ends[envs] - places)) * len(bounds) + envs
+
+
 def read_rows(
     buffer: ReplayBuffer, env: int, start: int, stop: int, names: Sequence[str]
 ) -> tuple[int, list[np.ndarray]]:

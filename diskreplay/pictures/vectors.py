@@ -7,6 +7,7 @@ import numpy as np
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.inspection.histogram import histogram
 from diskreplay.inspection.plain import plain
+from diskreplay.inspection.retained import ids_at
 from diskreplay.pictures.channels import Channel, channels_of, values_of
 from diskreplay.pictures.frame_field import retained
 
@@ -38,14 +39,11 @@ def vectors_of(buffer: ReplayBuffer, *, rows: int = _ROWS) -> list[dict[str, Any
     Costs a read of each of the rows that are looked at.
     """
     bounds = buffer.bounds
-    counts = bounds[:, 1] - bounds[:, 0]
-    total = int(counts.sum())
+    total = int((bounds[:, 1] - bounds[:, 0]).sum())
     if not total:
         return []
     places = np.unique(np.linspace(0, total - 1, min(total, rows)).astype(np.int64))
-    ends = np.cumsum(counts)
-    env = np.searchsorted(ends, places, side="right")
-    ids = np.sort((bounds[env, 1] - (ends[env] - places)) * buffer.num_envs + env)
+    ids = np.sort(ids_at(bounds, places))
     return [_field(buffer, channel, ids) for channel in channels_of(buffer)]
 
 

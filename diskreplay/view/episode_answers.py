@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from diskreplay.episodes import Episodes
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.episodes import about
+from diskreplay.inspection.episodes import about, with_final
 from diskreplay.inspection.plain import plain
 from diskreplay.pictures.channels import lines_of, steps_of
 from diskreplay.pictures.frame_field import FrameField
@@ -61,7 +61,7 @@ def episode(readers: Readers, request: Request) -> dict[str, Any]:
                 "version": look.version,
                 "ended": look.ended[at],
                 "is_latest": look.is_latest[at],
-                "frames": len(_rows(look.episodes, at)),
+                "frames": len(with_final(look.episodes, at)),
                 "num_envs": buffer.num_envs,
                 "stack": {"size": buffer.stack_size, "padding": buffer.stack_padding},
                 "cameras": [_camera(f, ids[:1]) for f in FrameField.every(buffer)],
@@ -97,7 +97,7 @@ def frames(readers: Readers, request: Request) -> Response:
     first = whole(request, "first", 0, most=_EVER)
     count = whole(request, "count", 1, most=_MOST_FRAMES)
     side = whole(request, "side", _SIDE, most=_LARGEST)
-    rows = _rows(look.episodes, _found(look.episodes, request))[first : first + count]
+    rows = with_final(look.episodes, _found(look.episodes, request))[first : first + count]
     if not len(rows) or not side:
         raise InvalidInputError(f"first: the episode has no frame {first}")
     with reader.reading() as buffer:
@@ -117,12 +117,6 @@ def _found(episodes: Episodes, request: Request) -> int:
             "recorded, or has come since the page last looked"
         )
     return at
-
-
-def _rows(episodes: Episodes, at: int) -> np.ndarray:
-    """The ids of all rows with a frame, the final one included."""
-    ids, final = episodes.ids(at), episodes.final_id[at]
-    return np.r_[ids, final] if final >= 0 else ids
 
 
 def _start(episodes: Episodes, at: int) -> int | None:

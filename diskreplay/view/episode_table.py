@@ -7,9 +7,8 @@ import numpy as np
 
 from diskreplay.episodes import Episodes
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.episodes import about
+from diskreplay.inspection.episodes import ORDERS, about, in_order
 
-ORDERS = ("newest", "oldest", "return", "length")
 _MOST = 500  # of a page
 _ANY = float("inf")
 
@@ -84,15 +83,8 @@ class EpisodeQuery:
             kept &= getattr(episodes, self.end)
         if self.env is not None:
             kept &= episodes.env == self.env
-        numbers = np.flatnonzero(kept)
-        key = {
-            "newest": -numbers, "oldest": numbers, "return": -returns[numbers],
-            "length": -rows[numbers],
-        }[self.order]  # fmt: skip
-        key = -key if self.reverse else key
-        if self.order in ("return", "length"):
-            return numbers[np.lexsort([numbers, key, episodes.unfinished[numbers]])]
-        return numbers[np.argsort(key, kind="stable")]
+        numbers = in_order(episodes, self.order, reverse=self.reverse)
+        return numbers[kept[numbers]]
 
     def page(self, episodes: Episodes, ended: np.ndarray, is_latest: np.ndarray) -> dict[str, Any]:
         """A page, and how many there are.
