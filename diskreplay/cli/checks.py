@@ -20,7 +20,6 @@ from diskreplay.cli.common import (
     console,
     ending,
     explained,
-    is_store,
     opened,
     progress,
     say_json,
@@ -258,7 +257,7 @@ def _found_in(directory: Path) -> list["Checkpoint"]:
     if found := listing.checkpoints(directory, None):
         return found
     what = "no checkpoints"
-    if is_store(directory):
+    if format.is_store(directory):
         what = "a store or a checkpoint, and no checkpoints in it"
     places = [f"{place} ({count:,})" for place, count in checkpoints_elsewhere(directory).items()]
     there = "give the directory that `save` was given"

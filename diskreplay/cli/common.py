@@ -21,7 +21,6 @@ from diskreplay.convert import output
 from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptSegmentError,
-    DiskReplayError,
     FormatError,
     InvalidInputError,
     StorageError,
@@ -249,18 +248,9 @@ def remedy(path: Path) -> str:
     return f"`diskreplay verify {path}{'' if is_checkpoint else ' --repair'}` {what}"
 
 
-def is_store(path: Path) -> bool:
-    """Whether a directory has the metadata of a store or of a checkpoint."""
-    try:
-        format.read_attributes(path)
-    except DiskReplayError:
-        return False
-    return True
-
-
 def _store_above(path: Path) -> Path | None:
     """The store or checkpoint that a directory is a part of."""
-    return next(filter(is_store, list(path.absolute().parents)[:_DEEPEST]), None)
+    return next(filter(format.is_store, list(path.absolute().parents)[:_DEEPEST]), None)
 
 
 def _stores_in(path: Path) -> list[str]:
@@ -268,7 +258,7 @@ def _stores_in(path: Path) -> list[str]:
     if not files.is_dir(path) or files.is_there(path / "zarr.json"):
         return []
     parents = sorted(metadata.parent for metadata in path.glob("[!.]*/zarr.json"))
-    return [parent.name for parent in parents if is_store(parent)]
+    return [parent.name for parent in parents if format.is_store(parent)]
 
 
 def check_target(out: Path, buffer: ReplayBuffer, force: bool) -> None:

@@ -14,7 +14,6 @@ from diskreplay.cli.common import (
     NewStoreOption,
     PathArgument,
     absolute,
-    is_store,
     opened,
     progress,
 )
@@ -26,7 +25,7 @@ from diskreplay.cli.output_options import (
     say_written,
 )
 from diskreplay.errors import FormatError, InvalidInputError
-from diskreplay.store import files
+from diskreplay.store import files, format
 
 commands = typer.Typer()
 
@@ -334,7 +333,7 @@ def _found_at(path: Path) -> Format:
             f"{path}: no such file or directory; for the id of a Minari data set give "
             f"--format {Format.MINARI.value}"
         )
-    if is_store(path):
+    if format.is_store(path):
         raise FormatError(f"{path}: a store already; `diskreplay convert` copies it")
     return _told_from(path)
 

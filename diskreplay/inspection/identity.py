@@ -1,6 +1,7 @@
 """Who a store is: what was noted about it, what to call it, and what its actions mean."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,7 @@ def component_names(buffer: ReplayBuffer, field: str) -> list[str]:
     ``names`` is an object with a list of texts for a field, one for each entry:
     ``{"observation": ["x", "speed"], "action": ["torque"]}``. What does not fit is left out.
     """
-    shape, _dtype = buffer.fields[field]
-    size = 1
-    for side in shape:
-        size *= side
+    size = math.prod(buffer.fields[field][0])
     noted = metadata_of(buffer.path).get("names")
     names = noted.get(field) if isinstance(noted, dict) else None
     if isinstance(names, list) and len(names) == size and all(isinstance(n, str) for n in names):

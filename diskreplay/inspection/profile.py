@@ -83,6 +83,15 @@ def counts_of(
     return dict(sorted(counts.items()))
 
 
+def action_counts(buffer: ReplayBuffer) -> dict[str, dict[int, int] | None]:
+    """`counts_of` each action that is a single integer, by field."""
+    return {
+        name: counts_of(buffer, name)
+        for name, (shape, dtype) in buffer.fields.items()
+        if name.split("/")[0] == "action" and not shape and dtype.kind in "iu"
+    }
+
+
 def values_of(
     buffer: ReplayBuffer, field: str, *, finals: bool = False, most_bytes: int | None = None
 ) -> Iterator[np.ndarray]:

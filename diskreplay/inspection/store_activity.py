@@ -9,10 +9,10 @@ from pathlib import Path
 
 from diskreplay.errors import DiskReplayError, StorageError
 from diskreplay.store import files, listing, manifest, private
+from diskreplay.store.checkpoint_names import NAME
 from diskreplay.store.field import Field
 
 _LOCKS = Path("/proc/locks")
-_CHECKPOINT = re.compile(r".+_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def checkpoints_beside(path: Path) -> list[Beside]:
     name speaks of checkpoints; oldest first."""
     parent = path.parent
     found = []
-    for directory in [parent, *_directories(parent, re.compile(r"(?i).*(ckpt|checkpoint).*"))]:
+    for directory in [parent, *directories(parent, r"(?i).*(ckpt|checkpoint).*")]:
         with contextlib.suppress(StorageError):  # of no concern: the store itself can be read
             for one in listing.checkpoints(directory, None):
                 with contextlib.suppress(FileNotFoundError):  # it was just removed
@@ -136,19 +136,20 @@ def checkpoints_elsewhere(path: Path) -> dict[Path, int]:
     it, or, if it is a store or a checkpoint itself, in one beside it; and how many there are."""
     is_store = files.is_there(path / "zarr.json")
     around = path.absolute().parent if is_store else path
-    candidates = [*([around] if is_store else []), *_directories(around, re.compile(".*"))]
-    counts = {place: len(_directories(place, _CHECKPOINT)) for place in sorted(candidates)}
+    candidates = [*([around] if is_store else []), *directories(around)]
+    counts = {place: len(directories(place, NAME.pattern)) for place in sorted(candidates)}
     return {place: count for place, count in counts.items() if count}
 
 
-def _directories(inside: Path, pattern: re.Pattern[str]) -> list[Path]:
+def directories(inside: Path, pattern: str = ".*") -> list[Path]:
+    """Those in a directory whose names fit; none where it is gone, or not ours to read."""
+    fits = re.compile(pattern).fullmatch
     try:
         with os.scandir(inside) as entries:
             return [
                 Path(entry.path)
                 for entry in entries
-                if not entry.name.startswith(".") and pattern.fullmatch(entry.name)
-                and entry.is_dir()
+                if not entry.name.startswith(".") and fits(entry.name) and entry.is_dir()
             ]  # fmt: skip
-    except OSError:  # of no concern: the store itself can be read
+    except OSError:
         return []

@@ -8,7 +8,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.histogram import histogram
 from diskreplay.inspection.priorities import priorities_of
-from diskreplay.inspection.profile import SAMPLE_BYTES, counts_of, profile_of, values_of
+from diskreplay.inspection.profile import SAMPLE_BYTES, action_counts, profile_of, values_of
 from diskreplay.inspection.store_activity import oldest_write
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store.field import Field
@@ -37,11 +37,6 @@ def summary_of(buffer: ReplayBuffer, *, most_bytes: int | None = SAMPLE_BYTES) -
     """
     episodes = episodes_of(buffer)
     whole = episodes.whole
-    discrete = [
-        name
-        for name, (shape, dtype) in buffer.fields.items()
-        if name.split("/")[0] == "action" and not shape and dtype.kind in "iu"
-    ]
     return {
         "path": buffer.path,
         "fields": profile_of(buffer, most_bytes=most_bytes),
@@ -52,7 +47,7 @@ def summary_of(buffer: ReplayBuffer, *, most_bytes: int | None = SAMPLE_BYTES) -
             "returns": _distribution(episodes.returns[whole]),
             "lengths": _distribution(episodes.rows[whole]),
         },
-        "actions": {name: counts_of(buffer, name) for name in discrete},
+        "actions": action_counts(buffer),
         "rewards": _signs(buffer),
         "age": {
             "oldest_rows": int(np.ptp(buffer.bounds, axis=1).max()),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.errors import ShapeError
 from diskreplay.extensions import needed
 
 _CHANNELS = (1, 3, 4)
@@ -123,10 +123,3 @@ def pillow() -> Any:
     with needed("pictures are written with Pillow", "plot"):
         from PIL import Image
     return Image
-
-
-def some(frames: np.ndarray) -> np.ndarray:
-    """`frames`, or an `InvalidInputError` if there are none."""
-    if not len(frames):
-        raise InvalidInputError("frames: at least one expected, found none")
-    return frames

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError
-from diskreplay.pictures.pixels import images, pictures, pillow, some
+from diskreplay.pictures.pixels import images, pictures, pillow
 from diskreplay.store import files
 from diskreplay.store.paths import local
 
@@ -61,7 +61,9 @@ def save_sheet(
     """
     path = local(path, "path")
     kind = format_of(path)
-    frames = some(pictures(frames))
+    frames = pictures(frames)
+    if not len(frames):
+        raise InvalidInputError("frames: at least one expected, found none")
     if captions is not None and len(captions) != len(frames):
         raise InvalidInputError(f"captions: {len(frames)} expected, found {len(captions)}")
     data = io.BytesIO()

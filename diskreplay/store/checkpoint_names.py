@@ -14,7 +14,8 @@ CHECKPOINT_DURATION = 4
 """So many numbered checkpoints `save` keeps by default, as ReAgent and Dopamine do."""
 
 _SHOWN = 5  # names of other buffers
-_CHECKPOINT = re.compile(r"([^.].*)_ckpt\.[A-Za-z0-9_-][A-Za-z0-9._-]*")
+NAME = re.compile(r"([^.].*)_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
+"""Of the directory of a checkpoint: its name and its suffix."""
 _SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -81,7 +82,7 @@ def _instead(directory: Path, name: str) -> str:
     """What is there where no checkpoint of a buffer is, as the end of a sentence."""
     if not files.is_there(directory):
         return "; there is no such directory"
-    matches = (_CHECKPOINT.fullmatch(path.name) for path in _directories(directory))
+    matches = (NAME.fullmatch(path.name) for path in _directories(directory))
     others = sorted({match[1] for match in matches if match} - {name})
     if not others:
         return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.store import files, numbers
 from diskreplay.store.field import MOST_ENVS, Field, parse_chunk_key
 
@@ -233,6 +233,15 @@ def _finite(text: str) -> float:
 
 class DamagedAttributes(FormatError):
     """A store's own ``zarr.json`` is no JSON object: it is damaged, and not of a newer format."""
+
+
+def is_store(path: Path) -> bool:
+    """Whether a directory has the metadata of a store or of a checkpoint."""
+    try:
+        read_attributes(path)
+    except DiskReplayError:
+        return False
+    return True
 
 
 def read_attributes(path: Path) -> dict[str, Any]:

@@ -3,19 +3,16 @@
 import datetime
 import errno
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from diskreplay.brief import brief
-from diskreplay.errors import DiskReplayError, InvalidInputError, StorageError
-from diskreplay.store import attachments, files, format, manifest, tempfiles
+from diskreplay.errors import DiskReplayError, StorageError
+from diskreplay.given_numbers import whole
+from diskreplay.store import attachments, checkpoint_names, files, format, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.paths import resolved
-
-_NAME = re.compile(r"([^.].*)_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
 
 @dataclass(frozen=True)
@@ -130,15 +127,21 @@ def checkpoints(directory: str | os.PathLike[str], name: str | None = "replay") 
         if error.errno == errno.ENOENT:
             return []
         raise
-    matches = [(path, match) for path in entries if (match := _NAME.fullmatch(path.name))]
+    matches = [(path, checkpoint_names.NAME.fullmatch(path.name)) for path in entries]
     found = [
         Checkpoint.found(path, match[1], match[2])
         for path, match in matches
-        if name in (None, match[1])
+        if match and name in (None, match[1])
     ]
     # Else it was just removed.
     there = [one for one in found if one.whole or files.is_dir(one.path)]
     return sorted(there, key=lambda c: (c.name, c.number is not None, c.number or 0, c.suffix))
+
+
+def next_number(directory: str | os.PathLike[str]) -> int:
+    """One more than the highest number that a checkpoint of the name "replay" has there."""
+    numbers = (one.number for one in checkpoints(directory) if one.number is not None)
+    return max(numbers, default=0) + 1
 
 
 def disk_usage(checkpoint: Checkpoint) -> tuple[int, int]:
@@ -167,8 +170,7 @@ def superfluous(directory: Path, keep: int) -> list[Checkpoint]:
     InvalidInputError
         `keep` is not positive.
     """
-    if keep < 1:
-        raise InvalidInputError(f"keep: a positive integer expected, found {brief(keep)}")
+    keep = whole("keep", keep)
     numbered = [c for c in checkpoints(directory, None) if c.number is not None]
     listed = []
     for name in dict.fromkeys(c.name for c in numbered):

@@ -59,28 +59,13 @@ def _lengths(look: StoreLook) -> tuple[np.ndarray, np.ndarray]:
     return look.episodes.start_id[whole], look.episodes.rows[whole].astype(np.float64)
 
 
-def _mean_return(look: StoreLook) -> float | None:
-    returns = _returns(look)[1]
-    return float(returns[-100:].mean()) if len(returns) else None
-
-
-def _best(look: StoreLook) -> float | None:
-    returns = _returns(look)[1]
-    return float(returns.max()) if len(returns) else None
-
-
-def _length(look: StoreLook) -> float | None:
-    lengths = _lengths(look)[1]
-    return float(np.median(lengths)) if len(lengths) else None
-
-
 _FIGURES: dict[str, Callable[[StoreLook], Any]] = {
     "transitions kept": lambda look: look.overview.retained,
     "transitions ever": lambda look: look.overview.transitions,
     "episodes": lambda look: len(look.episodes),
-    "mean return of the last 100": _mean_return,
-    "best return": _best,
-    "median length": _length,
+    "mean return of the last 100": lambda look: look.of_episodes["mean_return"],
+    "best return": lambda look: look.of_episodes["best_return"],
+    "median length": lambda look: look.of_episodes["median_length"],
     "mean priority": lambda look: look.priorities.mean() if len(look.priorities) else None,
     "bytes on disk": lambda look: look.overview.disk_bytes,
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskreplay.errors import DiskReplayError, FormatError, StorageError
-from diskreplay.inspection.store_activity import checkpoints_beside, last_write
+from diskreplay.inspection.store_activity import checkpoints_beside, directories, last_write
 from diskreplay.locks import Lock
 from diskreplay.store import files, format, manifest
 
@@ -154,10 +154,10 @@ def _below(given: Path) -> tuple[list[Path], int]:
         except StorageError:  # not ours to look into: there is nothing to show in it
             continue
         if is_group:
-            if _is_ours(path):
+            if format.is_store(path):
                 found.append(path)
         elif depth < _DEPTH:
-            waiting.extend((inner, depth + 1) for inner in _directories(path))
+            waiting.extend((inner, depth + 1) for inner in sorted(directories(path)))
     return found, len(waiting)
 
 
@@ -170,23 +170,3 @@ def _last_write(path: Path) -> float:
 def key_of(path: Path) -> str:
     """What stands for a path in an address."""
     return hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        format.read_attributes(path)
-    except DiskReplayError:
-        return False
-    return True
-
-
-def _directories(path: Path) -> list[Path]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(
-                Path(entry.path)
-                for entry in entries
-                if not entry.name.startswith(".") and entry.is_dir()
-            )
-    except OSError:  # it is gone, or not ours to read: there is nothing to show in it
-        return []

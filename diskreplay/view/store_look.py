@@ -18,7 +18,7 @@ from diskreplay.inspection.identity import action_components, action_labels, met
 from diskreplay.inspection.overview import Overview, overview_of
 from diskreplay.inspection.plain import plain
 from diskreplay.inspection.priorities import PriorityProfile, priority_rows
-from diskreplay.inspection.profile import counts_of, values_of
+from diskreplay.inspection.profile import action_counts, values_of
 from diskreplay.inspection.recorded_times import ends_of
 from diskreplay.pictures.figures import COMPONENTS, Chart, chart_document, charts_of
 from diskreplay.pictures.report import described
@@ -101,11 +101,24 @@ class StoreLook:
         return float((self.priorities**self.alpha).sum())
 
     @cached_property
-    def document(self) -> dict[str, Any]:
-        """All but the arrays, as JSON has it."""
+    def of_episodes(self) -> dict[str, Any]:
+        """Figures of the whole episodes, None where there is none; and how many there are."""
         whole = self.episodes.whole
         returns, lengths = self.episodes.returns[whole], self.episodes.rows[whole]
         recent = returns[-_RECENT:]
+        return {
+            "count": len(self.episodes),
+            "whole": int(whole.sum()),
+            "recent": len(recent),
+            "mean_return": float(recent.mean()) if len(recent) else None,
+            "best_return": float(returns.max()) if len(returns) else None,
+            "worst_return": float(returns.min()) if len(returns) else None,
+            "median_length": float(np.median(lengths)) if len(lengths) else None,
+        }
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """All but the arrays, as JSON has it."""
         overview = dataclasses.asdict(self.overview)
         overview["metadata_texts"] = metadata_texts(self.overview.metadata)
         for beside in overview["checkpoints"]:
@@ -117,15 +130,7 @@ class StoreLook:
                 "seconds": self.seconds,
                 "described": self.described,
                 "overview": overview,
-                "episodes": {
-                    "count": len(self.episodes),
-                    "whole": int(whole.sum()),
-                    "recent": len(recent),
-                    "mean_return": float(recent.mean()) if len(recent) else None,
-                    "best_return": float(returns.max()) if len(returns) else None,
-                    "worst_return": float(returns.min()) if len(returns) else None,
-                    "median_length": float(np.median(lengths)) if len(lengths) else None,
-                },
+                "episodes": self.of_episodes,
                 "priorities": self.profile,
                 "sections": [
                     {"name": name, "charts": list(map(chart_document, charts))}
@@ -157,11 +162,7 @@ def look_at(path: Path) -> StoreLook:
         charts = charts_of(buffer, episodes, buffer.statistics(), rows)
         order = np.empty(0, np.int64) if rows is None else np.argsort(rows.ids)
         parts = list(values_of(buffer, "reward", most_bytes=_REWARD_BYTES))
-        counts = {
-            name: counts_of(buffer, name)
-            for name, (shape, dtype) in buffer.fields.items()
-            if name.split("/")[0] == "action" and not shape and dtype.kind in "iu"
-        }
+        counts = action_counts(buffer)
         label = action_labels(buffer)
         actions = {name: found for name, found in counts.items() if found is not None}
         return StoreLook(
