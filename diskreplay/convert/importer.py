@@ -56,8 +56,8 @@ class Importer:
         env: int,
         rows: np.ndarray,
         columns: Mapping[str, np.ndarray],
-        priorities: np.ndarray | None = None,
-        begins: np.ndarray | None = None,
+        priorities: np.ndarray | None,
+        begins: np.ndarray,
     ) -> np.ndarray:
         """Take in consecutive rows of one env; returns their ids here, -1 for those left out.
 
@@ -68,9 +68,9 @@ class Importer:
             Their numbers in the source.
         columns : dict of str to ndarray, each of shape (rows, *shape)
             Every field.
-        priorities : ndarray of float64, shape (rows,), optional
+        priorities : ndarray of float64, shape (rows,), or None
             NaN where the source has none.
-        begins : ndarray of bool, shape (rows,), optional
+        begins : ndarray of bool, shape (rows,)
             Rows that begin an episode though their steps count on, see `ReplayBuffer.begins`.
 
         Raises
@@ -87,7 +87,7 @@ class Importer:
         env: int,
         rows: np.ndarray,
         columns: Mapping[str, np.ndarray],
-        begins: np.ndarray | None = None,
+        begins: np.ndarray,
     ) -> np.ndarray:
         """The new ids; -1 for rows that are left out."""
         num_envs = self.buffer.num_envs
@@ -96,8 +96,6 @@ class Importer:
         ids = np.full(len(rows), -1)
         if not len(rows):
             return ids
-        if not 0 <= env < len(self._last):
-            raise FormatError(f"rows of env {env}, of 0 to {len(self._last) - 1} expected")
         last = self._last[env]
         breaks = np.diff(rows, prepend=rows[0] - 1 if last is None else last) != 1
         breaks[0] |= self._fragment[env]
@@ -108,13 +106,13 @@ class Importer:
         self._last[env], self._fragment[env] = int(rows[-1]), not kept[-1]
         self.left_out += int(np.count_nonzero(~kept))
         there = np.flatnonzero(kept)
-        starts = np.flatnonzero(begins[there]) if begins is not None else there[:0]
+        starts = np.flatnonzero(begins[there])
         if kept.all() and not len(starts):
             return self.buffer.extend(columns, env=env)
         for part in np.split(there, starts):
-            if len(part) and begins is not None and begins[part[0]]:
-                self.buffer.end_episode(np.arange(num_envs) == env)
             if len(part):
+                if begins[part[0]]:
+                    self.buffer.end_episode(np.arange(num_envs) == env)
                 values = {name: column[part] for name, column in columns.items()}
                 ids[part] = self.buffer.extend(values, env=env)
         return ids
@@ -126,8 +124,8 @@ class Importer:
         columns: Mapping[str, np.ndarray],
         has_final: np.ndarray,
         finals: Mapping[str, np.ndarray],
-        priorities: np.ndarray | None = None,
-        episode: np.ndarray | None = None,
+        priorities: np.ndarray | None,
+        episode: np.ndarray,
     ) -> None:
         """Take in rows of all envs with the final rows by their side, as `timeline.Chunk` has them.
 
@@ -138,8 +136,8 @@ class Importer:
         has_final : ndarray of bool, shape (rows,)
         finals : dict of str to ndarray, each of shape (final rows, *shape)
             Observations of the final rows, for each row with `has_final`.
-        priorities : ndarray of float64, shape (rows,), optional
-        episode : ndarray of int, shape (rows,), optional
+        priorities : ndarray of float64, shape (rows,), or None
+        episode : ndarray of int, shape (rows,)
             Which one each row belongs to: a part of an episode that was given after another one
             counts on from it, and is an episode of its own all the same.
 
@@ -149,7 +147,7 @@ class Importer:
             `env`, `row` or `episode` are no whole numbers.
         """
         for name, numbers in (("env", env), ("row", row), ("episode", episode)):
-            if numbers is not None and numbers.dtype.kind not in "iu":
+            if numbers.dtype.kind not in "iu":
                 raise FormatError(f"{name}: whole numbers expected, found {numbers.dtype}")
         ids = np.empty(len(env), np.int64)
         position = np.cumsum(has_final) - 1
@@ -170,10 +168,8 @@ class Importer:
             rows = np.empty(total, np.int64)
             rows[at] = row[which]
             rows[final_at] = rows[final_at - 1] + 1
-            begins = None
-            if episode is not None and len(which):
-                begins = np.zeros(total, np.bool_)
-                begins[at] = self._begins(each, episode[which], columns["step"][which])
+            begins = np.zeros(total, np.bool_)
+            begins[at] = self._begins(each, episode[which], columns["step"][which])
             ids[which] = self._add(each, rows, woven, begins)[at]
         self._remember(ids, priorities)
 
@@ -200,7 +196,7 @@ class Importer:
         known = (ids >= 0) & ~np.isnan(priorities)
         self._priorities.append((ids[known], np.asarray(priorities, np.float64)[known]))
 
-    def set_priorities(self, largest: float | None = None) -> None:
+    def set_priorities(self, largest: float | None) -> None:
         """Set all that came; `largest` is the largest that the source has ever seen. At the end:
         only when all rows are there can the last ones be sampled."""
         if not isinstance(self.buffer, PrioritizedReplayBuffer):

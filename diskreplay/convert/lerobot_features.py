@@ -17,7 +17,7 @@ A picture is uint8 of shape (h, w), (h, w, 1 or 3) or (1 or 3, h, w); or, where 
 ``observation.image``, of floats from 0 to 1, which become the nearest of 256 steps.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -176,27 +176,14 @@ def picture_shape(shape: tuple[int, ...]) -> tuple[int, int] | None:
 def features_of(buffer: ReplayBuffer) -> list[Feature]:
     """The features of the observations, actions and extras of a buffer.
 
-    Parameters
-    ----------
-    buffer : ReplayBuffer
-
     Raises
     ------
     InvalidInputError
         Two fields would have one name, or a field has more axes than LeRobot reads.
     """
-    made = [
-        Feature.of(name, name.partition("/")[2], shape, dtype)
-        for name, shape, dtype in StoredSpace.of(buffer.observation_space, "observation").leaves
-    ]
-    made += [
-        Feature(name, name.replace("/", "."), shape, dtype, False)
-        for name, shape, dtype in StoredSpace.of(buffer.action_space, "action").leaves
-    ]
-    made += [
-        Feature(name, MORE + name, shape, dtype, False)
-        for name, (shape, dtype, *_mutable) in buffer.extras.items()
-    ]
+    observation = StoredSpace.of(buffer.observation_space, "observation")
+    action = StoredSpace.of(buffer.action_space, "action")
+    made = own_features(observation, action, buffer.extras)
     seen: dict[str, str] = {}
     for feature in made:
         if (other := seen.setdefault(feature.key, feature.field)) != feature.field:
@@ -208,6 +195,26 @@ def features_of(buffer: ReplayBuffer) -> list[Feature]:
                 f"{feature.field}: {_MOST_AXES} axes at most expected, found shape {feature.shape}"
             )
     return made
+
+
+def own_features(
+    observation: StoredSpace, action: StoredSpace, extras: Mapping[str, Sequence[Any]]
+) -> list[Feature]:
+    """The same of these spaces and extras, shape and dtype of each, without a check."""
+    return [
+        *(
+            Feature.of(name, name.partition("/")[2], shape, dtype)
+            for name, shape, dtype in observation.leaves
+        ),
+        *(
+            Feature(name, name.replace("/", "."), shape, dtype, False)
+            for name, shape, dtype in action.leaves
+        ),
+        *(
+            Feature(name, MORE + name, tuple(shape), np.dtype(dtype), False)
+            for name, (shape, dtype, *_mutable) in extras.items()
+        ),
+    ]
 
 
 def describe(features: Iterable[Feature], kind: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from diskreplay.convert.lerobot_features import (
     TRUNCATED,
     Feature,
     foreign,
+    own_features,
 )
 from diskreplay.convert.lerobot_videos import VideoReader, from_png
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
@@ -129,15 +130,10 @@ class LeRobotFiles:
 
     def _own_features(self) -> list[Feature]:
         assert self._document is not None
-        options, made = self._document["buffer"], []
-        for of in ("observation", "action"):
-            for name, shape, dtype in StoredSpace(options[f"{of}_space"], of).leaves:
-                if of == "observation":
-                    made.append(Feature.of(name, name.partition("/")[2], shape, dtype))
-                else:
-                    made.append(Feature(name, name.replace("/", "."), shape, dtype, False))
-        for name, (shape, dtype, *_mutable) in options["extras"].items():
-            made.append(Feature(name, MORE + name, tuple(shape), np.dtype(dtype), False))
+        options = self._document["buffer"]
+        observation = StoredSpace(options["observation_space"], "observation")
+        action = StoredSpace(options["action_space"], "action")
+        made = own_features(observation, action, options["extras"])
         if lacking := {feature.key for feature in made} - self._described.keys():
             raise FormatError(f"{self.path}: the feature {sorted(lacking)[0]!r} is missing")
         return made

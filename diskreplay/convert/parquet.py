@@ -128,7 +128,8 @@ def to_parquet(
     store evicts meanwhile are left out.
     """
     episodes_per_file = whole("episodes_per_file", episodes_per_file)
-    _check_arguments(partition, compression)
+    one_of("partition", partition, (None, "env", "episodes"))
+    one_of("compression", compression, get_args(Compression))
     check_path(local(path, "path"))
     rows = timeline_of(buffer).finals_apart()
     table = _Table(buffer, compression, has_frames=bool(rows.is_final.any()))
@@ -141,11 +142,6 @@ def to_parquet(
         for name, part in _parts(rows, partition, episodes_per_file, buffer.num_envs):
             table.write(beside / name, part, lambda amount: advance(amount, len(rows)))
     return Path(path)
-
-
-def _check_arguments(partition: Any, compression: Any) -> None:
-    one_of("partition", partition, (None, "env", "episodes"))
-    one_of("compression", compression, get_args(Compression))
 
 
 def _parts(

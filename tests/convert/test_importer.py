@@ -38,6 +38,11 @@ def kept(buffer, env=0):
     return buffer.take("reward", np.arange(first, count) * buffer.num_envs + env).tolist()
 
 
+def add(importer, rows, given_, priorities=None, env=0):
+    """Rows of which none begins a part of an episode."""
+    return importer.add(env, rows, given_, priorities, np.zeros(len(rows), bool))
+
+
 @settings(max_examples=effort(25, 60, 300))
 @given(
     st.lists(
@@ -65,7 +70,7 @@ def test_rows_whose_beginning_is_missing_are_left_out(sources):
                     left_out += 1
             for start in range(0, len(rows), at_once):
                 some = rows[start : start + at_once]
-                ids += importer.add(0, some, columns(steps[some], number + some)).tolist()
+                ids += add(importer, some, columns(steps[some], number + some)).tolist()
             came += len(rows)
             number += len(steps)
         assert kept(buffer) == expected
@@ -76,34 +81,34 @@ def test_rows_whose_beginning_is_missing_are_left_out(sources):
 def test_a_source_without_rows_lets_none_follow_those_before():
     with buffer_of() as buffer:
         importer = Importer(buffer)
-        importer.add(0, np.array([0]), columns([0], [0]))
+        add(importer, np.array([0]), columns([0], [0]))
         importer.next_source()
         importer.next_source()
-        assert importer.add(0, np.array([1, 2]), columns([1, 0], [1, 2])).tolist() == [-1, 1]
+        assert add(importer, np.array([1, 2]), columns([1, 0], [1, 2])).tolist() == [-1, 1]
         assert kept(buffer) == [0.0, 2.0]
 
 
 def test_rows_that_left_amid_an_episode_cost_its_rest():
     with buffer_of() as buffer:
         importer = Importer(buffer)
-        importer.add(0, np.array([0, 1, 2]), columns([0, 1, 2], [0, 1, 2]))
-        ids = importer.add(0, np.array([5, 6, 7]), columns([5, 6, 0], [5, 6, 7]))
+        add(importer, np.array([0, 1, 2]), columns([0, 1, 2], [0, 1, 2]))
+        ids = add(importer, np.array([5, 6, 7]), columns([5, 6, 0], [5, 6, 7]))
         assert ids.tolist() == [-1, -1, 3]
-        assert importer.add(0, np.array([], int), columns([], [])).tolist() == []
+        assert add(importer, np.array([], int), columns([], [])).tolist() == []
         assert kept(buffer) == [0, 1, 2, 7]
         with pytest.warns(RuntimeWarning, match=r"here: 2 row\(s\) left out"):
             importer.warn_of_left_out("here")
         importer.warn_of_left_out("there")  # of which none were
         for env in (-1, 1):
             with pytest.raises(InvalidInputError, match=f"0 to 0 expected, found {env}"):
-                importer.add(env, np.array([8]), columns([1], [8]))
+                add(importer, np.array([8]), columns([1], [8]), env=env)
 
 
 def test_parts_of_episodes_begin_where_it_is_said():
     with buffer_of() as buffer:
         importer = Importer(buffer)
         begins = np.array([False, False, True, False, False])
-        importer.add(0, np.arange(5), columns(range(5), range(5)), begins=begins)
+        importer.add(0, np.arange(5), columns(range(5), range(5)), None, begins)
         assert kept(buffer) == [0, 1, 2, 3, 4]
         assert len(buffer.episodes()) == 2
 
@@ -182,7 +187,7 @@ def test_numbers_of_rows_that_are_none(name):
     with buffer_of() as buffer, pytest.raises(FormatError, match=f"^{name}: whole numbers"):
         Importer(buffer).add_mixed(
             given_["env"], given_["row"], columns(range(2), range(2)), none, {},
-            episode=given_["episode"],
+            None, given_["episode"],
         )  # fmt: skip
 
 
@@ -193,7 +198,8 @@ def test_final_rows_are_woven_in_behind_theirs():
         rows = np.array([0, 0, 1, 1, 3])
         given_ = columns([0, 0, 1, 1, 0], [1, 2, 3, 4, 5])
         finals = {"observation": np.array([[99]], np.uint8)}
-        importer.add_mixed(env, rows, given_, np.array([False, False, True, False, False]), finals)
+        has_final = np.array([False, False, True, False, False])
+        importer.add_mixed(env, rows, given_, has_final, finals, None, np.zeros(5, int))
         assert buffer.bounds[:, 1].tolist() == [4, 2]
         assert buffer.take("is_final", np.arange(4) * 2).tolist() == [False, False, True, False]
         assert buffer.take("observation", np.arange(4) * 2).ravel().tolist() == [1, 3, 99, 5]
@@ -205,7 +211,7 @@ def test_priorities_are_set_at_the_end_and_the_largest_is_remembered():
     with buffer_of(diskreplay.PrioritizedReplayBuffer, alpha=1.0) as buffer:
         importer = Importer(buffer)
         rows = np.arange(6)
-        importer.add(0, rows, columns(rows, rows), np.array([2.0, np.nan, 3.0, 4.0, 5.0, 6.0]))
+        add(importer, rows, columns(rows, rows), np.array([2.0, np.nan, 3.0, 4.0, 5.0, 6.0]))
         importer.set_priorities(50.0)
         assert buffer.tree.get(rows).tolist() == [2.0, 50.0, 3.0, 4.0, 5.0, 0.0] or (
             buffer.tree.get(rows)[[0, 2, 3, 4]].tolist() == [2.0, 3.0, 4.0, 5.0]
@@ -213,7 +219,7 @@ def test_priorities_are_set_at_the_end_and_the_largest_is_remembered():
         assert buffer.statistics().priorities.largest_seen == 50.0
     with buffer_of() as uniform:
         importer = Importer(uniform)
-        importer.add(0, rows, columns(rows, rows), np.ones(6))
+        add(importer, rows, columns(rows, rows), np.ones(6))
         importer.set_priorities(50.0)
 
 
@@ -222,8 +228,9 @@ def test_priorities_of_rows_with_their_final_rows_beside_them():
         importer = Importer(buffer)
         rows, none = np.arange(4), np.zeros(4, bool)
         given_ = columns(rows, rows)
-        importer.add_mixed(np.zeros(4, int), rows, given_, none, {}, np.array([2.0, 3.0, 4.0, 5.0]))
-        importer.set_priorities()
+        priorities, zeros = np.array([2.0, 3.0, 4.0, 5.0]), np.zeros(4, int)
+        importer.add_mixed(zeros, rows, given_, none, {}, priorities, zeros)
+        importer.set_priorities(None)
         assert buffer.tree.get(rows).tolist() == [2.0, 3.0, 4.0, 0.0]
 
 
@@ -232,6 +239,6 @@ def test_the_largest_priority_is_remembered_though_its_row_left():
         importer = Importer(buffer)
         for start in range(0, 30, 10):
             rows = np.arange(start, start + 10)
-            importer.add(0, rows, columns(rows, rows), np.full(10, 2.0))
+            add(importer, rows, columns(rows, rows), np.full(10, 2.0))
         importer.set_priorities(50.0)
         assert buffer.statistics().priorities.largest_seen == 50.0
