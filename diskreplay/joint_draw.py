@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diskreplay.batch import Batch, WindowMemory
+from diskreplay.batch import Batch, WindowMemory, mapped
 from diskreplay.stack_reader import reused
 from diskreplay.store.rwlock import ReadGuard
 
@@ -99,7 +99,7 @@ class JointDraw:
             arrays[name] = np.where(ids < 0, -1, ids * self._members + owners)
         arrays |= {"probability": self.probability, "weight": self.weight}
         if self.order is not None:
-            arrays = {name: _ordered(array, self.order) for name, array in arrays.items()}
+            arrays = mapped(lambda array: array[self.order], arrays)
         if out is None:
             self._memory.give(held)
             return self._kind(arrays, held)
@@ -160,11 +160,3 @@ def _owner(array: Any) -> Any:
     while getattr(array, "base", None) is not None:
         array = array.base
     return array
-
-
-def _ordered(value: Any, order: np.ndarray) -> Any:
-    if isinstance(value, dict):
-        return {key: _ordered(each, order) for key, each in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_ordered(each, order) for each in value)
-    return value[order]

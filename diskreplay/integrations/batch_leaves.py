@@ -40,6 +40,14 @@ def keys_of(path: str) -> list[str]:
     return [key.replace("~1", "/").replace("~0", "~") for key in path.split("/")]
 
 
+def set_leaf(batch: Batch, path: str, value: Any) -> None:
+    """Set the leaf of a path, in batches that are made where there are none."""
+    *parents, key = keys_of(path)
+    for parent in parents:
+        batch = batch.__dict__.setdefault(parent, Batch())
+    batch.__dict__[key] = value
+
+
 def is_storable(value: Any) -> bool:
     """Whether the values of a leaf can be on disk."""
     if not isinstance(value, (np.ndarray, SlotView)):

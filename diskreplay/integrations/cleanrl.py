@@ -16,6 +16,7 @@ same order, so a run ends in the same weights. ``docs/cleanrl.md`` has whole dif
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from diskreplay.extensions import needed
 with needed("diskreplay.integrations.cleanrl needs PyTorch", "torch"):
     import torch
 
+from diskreplay.batch import mapped
 from diskreplay.errors import InvalidInputError
 from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.sb3_like import DiskTransitions
@@ -147,22 +149,14 @@ class ReplayBuffer(DiskTransitions):
                 "rewards": self.rewards[slots, envs][:, None],
             }
             with self._reading_both():
-                drawn["observations"] = self._at(self.observations, slots, envs)
-                drawn["next_observations"] = self._at(self.next_observations, slots, envs)
+                drawn["observations"], drawn["next_observations"] = (
+                    mapped(lambda array: array[slots, envs], arrays)
+                    for arrays in (self.observations, self.next_observations)
+                )
+        to_tensor = partial(torch.tensor, device=self.device)
         return ReplayBufferSamples(
-            **{name: self._tensors(drawn[name]) for name in ReplayBufferSamples._fields}
+            **{name: mapped(to_tensor, drawn[name]) for name in ReplayBufferSamples._fields}
         )
-
-    @staticmethod
-    def _at(arrays: "SlotArray | dict[str, SlotArray]", slots: np.ndarray, envs: np.ndarray) -> Any:
-        if isinstance(arrays, dict):
-            return {name: part[slots, envs] for name, part in arrays.items()}
-        return arrays[slots, envs]
-
-    def _tensors(self, arrays: Any) -> Any:
-        if isinstance(arrays, dict):
-            return {name: self._tensors(part) for name, part in arrays.items()}
-        return torch.tensor(arrays, device=self.device)
 
 
 def _shape(space: gym_spaces.Space[Any]) -> tuple[int, ...]:

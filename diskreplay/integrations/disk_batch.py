@@ -8,7 +8,7 @@ import numpy as np
 from tianshou.data import Batch
 
 from diskreplay.errors import UsageError
-from diskreplay.integrations.batch_leaves import NUMBER, REWARD, keys_of, leaves
+from diskreplay.integrations.batch_leaves import NUMBER, REWARD, leaves, set_leaf
 from diskreplay.slot_view import SlotView, slots_at
 from diskreplay.slots import Slots
 
@@ -211,13 +211,7 @@ class LeafRows:
         columns = slots.memory  # Tianshou sets values there, and then rows
         made = DiskBatch.over(self, range(len(slots)))
         for path, name in self.names.items():
-            *parents, key = keys_of(path)
-            batch: Batch = made
-            for parent in parents:
-                if parent not in batch.get_keys():
-                    batch.__dict__[parent] = Batch()
-                batch = batch.__dict__[parent]
-            batch.__dict__[key] = columns[name] if name in columns else self._view(name)
+            set_leaf(made, path, columns[name] if name in columns else self._view(name))
         return made
 
     def _view(self, name: str) -> SlotView:
@@ -385,9 +379,5 @@ def in_memory(values: Mapping[str, Any]) -> Batch:
     """A batch of leaves by their paths."""
     made = Batch()
     for path, value in values.items():
-        *parents, key = keys_of(path)
-        batch = made
-        for parent in parents:
-            batch = batch.__dict__.setdefault(parent, Batch())
-        batch.__dict__[key] = value
+        set_leaf(made, path, value)
     return made

@@ -28,6 +28,7 @@ from diskreplay.opening import checkpoints
 from diskreplay.opening import open as open_buffer
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.store import files
+from diskreplay.store.listing import next_number
 from diskreplay.store.paths import local
 from diskreplay.validation import one_of
 
@@ -363,8 +364,7 @@ class Replay:
             if self.directory is None or self._buffer is None:
                 return None
             place = self.directory / "checkpoints"
-            there = [found.number for found in checkpoints(place) if found.number is not None]
-            number = max(there, default=0) + 1
+            number = next_number(place)
             order = np.concatenate([np.array(self._fifo, np.int32), self._gone.astype(np.int32)])
             queue = np.array(self._queue, np.int64)
             self._buffer.save(place, number, attachments={

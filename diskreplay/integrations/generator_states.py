@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from diskreplay.batch import mapped
+
 
 def state_of(generator: np.random.Generator | torch.Generator) -> Any:
     """The state of a generator, of what `torch.load` takes with ``weights_only=True``."""
@@ -30,15 +32,13 @@ def kind_of(state: Any) -> Any:
 
 def _tensors(value: Any) -> Any:
     """A state of NumPy, with tensors where it has arrays."""
-    if isinstance(value, dict):
-        return {key: _tensors(inner) for key, inner in value.items()}
-    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+    return mapped(
+        lambda leaf: torch.from_numpy(leaf.copy()) if isinstance(leaf, np.ndarray) else leaf, value
+    )
 
 
 def _arrays(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _arrays(inner) for key, inner in value.items()}
-    return value.numpy() if isinstance(value, torch.Tensor) else value
+    return mapped(lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def _cuda() -> list[torch.Tensor]:

@@ -65,6 +65,7 @@ except ImportError as error:
         "`buffer.add`, which does not need it"
     ) from error
 
+from diskreplay.batch import mapped
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError, ShapeError
 from diskreplay.integrations.environments import note
@@ -386,8 +387,8 @@ class VectorRecorder(_Recording, VectorWrapper):
             extras: dict[str, Any] = self._all_extras(*step, infos)
             following = self._observation(final)
             if self.num_envs == 1:
-                step, following = _of_only_env((step, following))
-                extras = {name: np.asarray(value)[0] for name, value in extras.items()}
+                step, following = mapped(_of_only_env, (step, following))
+                extras = {name: _of_only_env(value) for name, value in extras.items()}
             if mask.any():
                 row = (*step, following)
                 self.buffer.add(*row, mask=mask, next_observation_mask=given, **extras)
@@ -418,11 +419,7 @@ class VectorRecorder(_Recording, VectorWrapper):
 
 
 def _of_only_env(value: Any) -> Any:
-    """A value of a vector environment of one env, without the env axis."""
-    if isinstance(value, dict):
-        return {key: _of_only_env(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_of_only_env(part) for part in value)
+    """An array of a vector environment of one env, without the env axis."""
     return None if value is None else np.asarray(value)[0]
 
 

@@ -15,7 +15,7 @@ from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import SharedBuffer, shared
 from diskreplay.store import files, temporary
 from diskreplay.store.format import read_attributes
-from diskreplay.store.listing import checkpoints
+from diskreplay.store.listing import checkpoints, next_number
 from diskreplay.store.tempfiles import Workspace
 
 if TYPE_CHECKING:
@@ -127,10 +127,7 @@ class Checkpointed:
                 made = self._save(ring, room.path, "embedded", None)
                 state["_saved"] = packed(made)
         else:
-            there = checkpoints(directory)
-            numbers = [found.number for found in there if found.number is not None]
-            number = max(numbers, default=0) + 1
-            made = self._save(ring, directory, number, self._disk.keep)
+            made = self._save(ring, directory, next_number(directory), self._disk.keep)
             state["_saved"] = os.fspath(made)
         return state
 

@@ -34,6 +34,7 @@ with needed("diskreplay.integrations.sb3 needs Stable-Baselines3", "sb3"):
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
     from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from diskreplay.batch import mapped
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.sb3_like import DiskTransitions
@@ -149,11 +150,9 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
             drawn[name] = self._normalize_obs(drawn[name], env)
         drawn["rewards"] = self._normalize_reward(drawn["rewards"], env)
         return {
-            name: value if name == "ids"
-            else {key: self.to_torch(part) for key, part in value.items()}
-            if isinstance(value, dict)
-            else self.to_torch(value) for name, value in drawn.items()
-        }  # fmt: skip
+            name: value if name == "ids" else mapped(self.to_torch, value)
+            for name, value in drawn.items()
+        }
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         if env is None and self._reads_at_once(batch_inds):

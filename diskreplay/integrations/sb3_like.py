@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import (
     EmptyBufferError,
@@ -24,13 +23,14 @@ from diskreplay.errors import (
     ReadOnlyError,
     SchemaError,
 )
-from diskreplay.given_numbers import is_integer, whole
+from diskreplay.given_numbers import whole
 from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
 from diskreplay.integrations.slot_array import SlotArray
 from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.integrations.transition_rows import rows_for
+from diskreplay.prefetch import MOST_DEPTH
 from diskreplay.shared_buffer import shared
 from diskreplay.store import files
 from diskreplay.store.format import read_attributes
@@ -59,13 +59,10 @@ class DiskTransitions(Checkpointed):
             None if given is None else os.path.abspath(local(given, name))
             for name, given in (("path", options.path), ("checkpoints", options.checkpoints))
         )
-        self._disk = options._replace(path=path, checkpoints=checkpoints)
+        prefetch = whole("prefetch", options.prefetch, least=0, most=MOST_DEPTH)
+        self._disk = options._replace(path=path, checkpoints=checkpoints, prefetch=prefetch)
         one_of("pickle", options.pickle, ("reference", "embed"))
         one_of("stack_padding", options.stack_padding, ("auto", "zero", "reset"))
-        if not is_integer(options.prefetch) or not 0 <= options.prefetch <= 1024:
-            raise InvalidInputError(
-                f"prefetch: 0 to 1024 expected, found {brief(options.prefetch)}"
-            )
         self._leaves = self._make_leaves()
         self._of_one = (1, *self._leaves[0].shape), self._leaves[0].dtype
         if self._draws_itself and len({leaf.stack for leaf in self._leaves}) > 1:

@@ -83,7 +83,7 @@ class BufferOnDisk(PickledBuffer):
                 raise
         if self._rows.has_new_keys:
             self._rows.has_new_keys = False
-            self._warn_of_memory(stacklevel=5)
+            self._warn_of_memory()
 
     def _template(self, batch: Any, buffer_ids: Any) -> Batch:
         """What `add` will set of a batch, with one row."""

@@ -15,7 +15,7 @@ from tianshou.data.batch import create_value
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.frame_chains import MOST_FRAMES
 from diskreplay.given_numbers import whole
-from diskreplay.integrations.batch_leaves import NUMBER, field_names, fields_of, keys_of, leaves
+from diskreplay.integrations.batch_leaves import NUMBER, field_names, fields_of, leaves, set_leaf
 from diskreplay.integrations.disk_batch import DiskBatch, LeafRows
 from diskreplay.slot_fields import SlotFields
 from diskreplay.slots import Slots
@@ -166,9 +166,9 @@ class LeavesOnDisk(ReplayBuffer):
         self._take(self._leaf_rows(slots, names))
         for path, value in leaves(template):
             if path not in names:
-                self._set_leaf(path, create_value(value, self.maxsize, stack=False))
+                set_leaf(self._meta, path, create_value(value, self.maxsize, stack=False))
         self._add_empty(self._meta, template)
-        self._warn_of_memory(stacklevel=5)
+        self._warn_of_memory()
         self._share()
 
     def _shared(
@@ -207,7 +207,7 @@ class LeavesOnDisk(ReplayBuffer):
                 next_of[names[led]] = names[path]
         return next_of, stack
 
-    def _warn_of_memory(self, stacklevel: int) -> None:
+    def _warn_of_memory(self) -> None:
         """Name the leaves that are in memory alone, each of them once."""
         said = self._there.in_memory
         new = [path for path, _ in leaves(self._meta) if path not in self._there.names]
@@ -217,15 +217,8 @@ class LeavesOnDisk(ReplayBuffer):
             warnings.warn(
                 f"{', '.join(new)}: no arrays of numbers, or not in the first transition. They "
                 "stay in memory, and are gone when the buffer is opened again",
-                stacklevel=stacklevel,
+                stacklevel=5,
             )
-
-    def _set_leaf(self, path: str, value: Any) -> None:
-        *parents, key = keys_of(path)
-        batch = self._meta
-        for parent in parents:
-            batch = batch.__dict__.setdefault(parent, Batch())
-        batch.__dict__[key] = value
 
     def _add_empty(self, batch: Batch, template: Batch) -> None:
         for key, value in template.items():
@@ -322,7 +315,7 @@ class LeavesOnDisk(ReplayBuffer):
         OPEN[rows.slots.path] = rows
         self._meta = rows.batch()
         for path, value in (memory or {}).items():
-            self._set_leaf(path, value)
+            set_leaf(self._meta, path, value)
 
     def _memory(self) -> dict[str, Any]:
         """The leaves that are in memory alone."""

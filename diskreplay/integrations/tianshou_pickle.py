@@ -10,12 +10,13 @@ import numpy as np
 from tianshou.data import Batch
 
 from diskreplay.errors import CheckpointNotFoundError
+from diskreplay.integrations.batch_leaves import set_leaf
 from diskreplay.integrations.packed_checkpoint import packed, unpacked
 from diskreplay.integrations.tianshou_hdf5 import PARTS, write
 from diskreplay.integrations.tianshou_leaves import OPEN, DiskOptions
 from diskreplay.integrations.tianshou_state import SavedBuffer
 from diskreplay.store import files, temporary
-from diskreplay.store.listing import checkpoints
+from diskreplay.store.listing import next_number
 
 _OURS = {"_rows", "_options", "_meta", "_saved", "_reads_both", "_ahead"}
 
@@ -56,10 +57,8 @@ class PickledBuffer(SavedBuffer):
                 saved: Any = packed(self.save(room.path, "embedded", keep=None))
         else:
             directory = Path(self._options.checkpoints or f"{path}.checkpoints")
-            numbers = [each.number for each in checkpoints(directory) if each.number is not None]
-            saved = os.fspath(
-                self.save(directory, max(numbers, default=0) + 1, keep=self._options.keep)
-            )
+            made = self.save(directory, next_number(directory), keep=self._options.keep)
+            saved = os.fspath(made)
         state["_saved"] = saved, memory
         return state
 
@@ -85,7 +84,7 @@ class PickledBuffer(SavedBuffer):
             with temporary.make() as room:
                 self.load(unpacked(rows, room.path))
         for path, value in memory.items():
-            self._set_leaf(path, value)
+            set_leaf(self._meta, path, value)
         self._share()
 
     def _refer_to(self, checkpoint: Path) -> None:

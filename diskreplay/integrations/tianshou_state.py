@@ -9,12 +9,12 @@ import numpy as np
 from tianshou.data import PrioritizedReplayBuffer
 
 from diskreplay.brief import brief
-from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
+from diskreplay.errors import InvalidInputError
 from diskreplay.integrations.tianshou_leaves import NOTE, LeavesOnDisk
-from diskreplay.store import files
+from diskreplay.store import checkpoint_names, files
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.format import read_attributes
-from diskreplay.store.listing import Checkpoint, checkpoints
+from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import is_remote, local
 
 # What Tianshou changes when it adds a transition.
@@ -193,12 +193,7 @@ class SavedBuffer(LeavesOnDisk):
                 )
             path = local(checkpoint_dir, "checkpoint_dir")
             if not files.is_there(path / "zarr.json"):
-                there = {each.suffix: each.path for each in checkpoints(path)}
-                newest = [each for each in checkpoints(path) if each.number is not None]
-                chosen = newest[-1].suffix if suffix is None and newest else str(suffix)
-                if chosen not in there:
-                    raise CheckpointNotFoundError(f"{path}: no checkpoint {suffix or ''}")
-                path = there[chosen]
+                path = checkpoint_names.find(path, self.name, suffix)[0]
             self._like(path)
         self._restore_originals()
         found = self._there.slots.load(checkpoint_dir, suffix)

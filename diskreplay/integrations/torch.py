@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.brief import brief
 from diskreplay.extensions import needed
 from diskreplay.store.paths import local
 
@@ -39,7 +38,8 @@ with needed("diskreplay.integrations.torch needs PyTorch", "torch"):
 from diskreplay import fork
 from diskreplay.batch import mapped
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.errors import ShapeError
+from diskreplay.given_numbers import whole
 from diskreplay.integrations.device_copies import handovers_to
 from diskreplay.integrations.run_state import RunState
 from diskreplay.integrations.tensors import Tensors, to_torch
@@ -221,17 +221,10 @@ class SampleStream(IterableDataset[Any]):
         beta: float | Callable[[int], float] | None = None,
         prefetch: int = 0,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("batches", batches)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise InvalidInputError(
-                    f"{name}: a positive integer expected, found {brief(value)}"
-                )
-        if not isinstance(prefetch, int) or not 0 <= prefetch <= MOST_DEPTH:
-            raise InvalidInputError(
-                f"prefetch: a number from 0 to {MOST_DEPTH:,} expected, found {brief(prefetch)}"
-            )
-        self.path, self.prefetch = _path(store), prefetch
-        self.batch_size, self.batches, self.beta = batch_size, batches, beta
+        self.batch_size = whole("batch_size", batch_size, optional=True)
+        self.batches = whole("batches", batches, optional=True, most=1 << 62)
+        self.prefetch = whole("prefetch", prefetch, least=0, most=MOST_DEPTH)
+        self.path, self.beta = _path(store), beta
         open_buffer(self.path).close()  # what is wrong with it is said here, not by a worker
 
     def __iter__(self) -> Iterator[Tensors]:

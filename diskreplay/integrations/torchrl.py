@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.brief import brief
 from diskreplay.extensions import needed
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
@@ -33,7 +32,7 @@ with needed("diskreplay.integrations.torchrl needs torchrl", "torchrl"):
     from torchrl.data import LazyTensorStorage, RoundRobinWriter
     from torchrl.data.replay_buffers.storages import Storage
 
-from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
+from diskreplay.errors import CheckpointNotFoundError
 from diskreplay.given_numbers import whole
 from diskreplay.integrations.record_layout import RecordLayout
 from diskreplay.integrations.record_log import RecordLog
@@ -58,7 +57,7 @@ from diskreplay.integrations.torchrl_records import (
     whole_records,
 )
 from diskreplay.integrations.torchrl_run import SavedReplayBuffer
-from diskreplay.store.listing import Checkpoint, checkpoints
+from diskreplay.store.listing import Checkpoint, next_number
 
 __all__ = ["DiskStorage", "DiskStorageCheckpointer", "SavedReplayBuffer"]
 
@@ -125,12 +124,11 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         next_of: bool = False,
         stack: int | Mapping[str, int] = 1,
     ) -> None:
-        if not isinstance(min_bytes, int) or min_bytes < 0:
-            raise InvalidInputError(f"min_bytes: 0 or more expected, found {brief(min_bytes)}")
         self._shelf: RecordShelf | None = None
         super().__init__(whole("max_size", max_size, most=1 << 40), ndim=ndim, device=device)
         self._path = None if path is None else resolved(path, "path")
-        self._compressor, self._min_bytes = compressor, min_bytes
+        self._compressor = compressor
+        self._min_bytes = whole("min_bytes", min_bytes, least=0, most=1 << 62)
         self._next_of, self._stack = bool(next_of), checked_stack(stack)
         if self._path is not None and files.is_there(self._path / "zarr.json"):
             self._open(self._path)
@@ -406,8 +404,8 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
                 **state,
             }
         directory = Path(f"{self.path}.checkpoints")
-        number = max((f.number for f in checkpoints(directory) if f.number is not None), default=0)
-        return {**state, "checkpoint": os.fspath(self.write(directory, number + 1, _KEPT))}
+        made = self.write(directory, next_number(directory), _KEPT)
+        return {**state, "checkpoint": os.fspath(made)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go back to what `state_dict` gave, or to what that of another storage did."""

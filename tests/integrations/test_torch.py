@@ -143,7 +143,7 @@ def test_a_stream_that_reads_ahead_draws_the_same(tmp_path, kind):
         for one, two in zip(*drawn, strict=True):
             assert torch.equal(one["id"], two["id"])
             assert torch.equal(one["reward"], two["reward"])
-        with pytest.raises(InvalidInputError, match="prefetch: a number from 0 to 1,024"):
+        with pytest.raises(InvalidInputError, match="prefetch: a whole number from 0 on expected"):
             SampleStream(buffer, prefetch=-1)
 
 
