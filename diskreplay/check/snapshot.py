@@ -1,6 +1,5 @@
 """What a store's metadata say at one moment, read without the writer's lock."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from diskreplay.store import files, format, manifest, private
 from diskreplay.store.catalog import Catalog
 from diskreplay.store.commit_page import HEADER_BYTES, CommitPage, finals_in
 from diskreplay.store.field import Field
+from diskreplay.store.paths import identity, inode
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import Seal
 from diskreplay.store.system_errors import says_lost
@@ -66,7 +66,7 @@ class Snapshot:
         self.path = path
         self.findings: list[Finding] = []
         self.identity = _identity(path)
-        self._record = _stamp(path / "zarr.json")
+        self._record = identity(path / "zarr.json")
         self.attributes = format.read_attributes(path)
         try:
             self._parse()
@@ -323,7 +323,7 @@ class Snapshot:
         if _identity(self.path) != self.identity:
             return False
         # A writer may have opened it and closed it again.
-        if self._settled and _stamp(self.path / "zarr.json") != self._record:
+        if self._settled and identity(self.path / "zarr.json") != self._record:
             return False
         page = self.page
         return page is None or (
@@ -333,21 +333,7 @@ class Snapshot:
 
 def _identity(path: Path) -> list[int | None]:
     """The inodes of the files that no store shares with the one that takes its place."""
-    inodes: list[int | None] = []
-    for one in (private.commit_page(path), path / manifest.NAME):
-        try:
-            inodes.append(os.stat(one).st_ino)
-        except OSError:
-            inodes.append(None)
-    return inodes
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        about = os.stat(path)
-    except OSError:
-        return None
-    return about.st_ino, about.st_mtime_ns
+    return [inode(private.commit_page(path)), inode(path / manifest.NAME)]
 
 
 def _parents(name: str) -> list[str]:

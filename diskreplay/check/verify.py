@@ -28,6 +28,7 @@ from diskreplay.errors import DiskReplayError
 from diskreplay.store import manifest, priorities, private
 from diskreplay.store.catalog import Catalog, Key, SegmentEntry
 from diskreplay.store.field import Field
+from diskreplay.store.paths import inode
 from diskreplay.store.plain_file import Unreadable, checksum, plain_file
 from diskreplay.store.segment import Seal
 
@@ -252,7 +253,7 @@ class Check:
         begun = self.catalog.paths(entry.field).open_segment(*entry[1:3])
         paths = self.catalog.chunk(*entry[:3]), begun
         return (
-            entry.used.tobytes(), entry.seal, self.snapshot.epoch, [_inode(path) for path in paths],
+            entry.used.tobytes(), entry.seal, self.snapshot.epoch, [inode(path) for path in paths],
             self.catalog.in_tail(entry).tobytes(),
         )  # fmt: skip
 
@@ -314,9 +315,9 @@ class Check:
 
     def _check_set(self, directory: Path) -> None:
         for _ in range(1 if self.catalog.is_settled else _TRIES):
-            before = _inode(directory)
+            before = inode(directory)
             found = priority_check.check(directory, self.snapshot) if before else None
-            if _inode(directory) == before:  # else the writer has put new ones in their place
+            if inode(directory) == before:  # else the writer has put new ones in their place
                 break
         if found is None:
             self._miss_priorities(directory)
@@ -396,10 +397,3 @@ class Check:
         there = {path.relative_to(self.path).as_posix() for path in self.seals}
         for key in sorted(there - listed.keys()):
             self._complain("manifest", listing, f"{key} is not listed", "")
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:  # it is missing, or a link to itself
-        return None

@@ -142,6 +142,14 @@ def is_in_memory(path: str | os.PathLike[str]) -> bool:
     return found and about[0] & 0xFFFFFFFF in _MEMORY
 
 
+def inode(path: Path) -> int | None:
+    """The number of a file; None if it is missing, or a link to itself."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
 def identity(path: Path) -> tuple[int, ...] | None:
     """What changes when a file is replaced as a whole; None if it is missing."""
     try:

@@ -17,6 +17,7 @@ from diskreplay.inspection.store_activity import Writer, last_write, writer_of
 from diskreplay.locks import Lock
 from diskreplay.store import files, private
 from diskreplay.store.commit_page import says_closed
+from diskreplay.store.paths import identity
 from diskreplay.view.shown_stores import ShownStore
 from diskreplay.view.store_look import StoreLook, look_at
 
@@ -282,12 +283,11 @@ class StoreReader:
 
     def _marks(self) -> Any:
         """What differs where another look would find something else."""
-        try:
-            noted = os.stat(self.store.path / "zarr.json")
-        except OSError:
+        noted = identity(self.store.path / "zarr.json")
+        if noted is None:
             return None
         writer = writer_of(self.store.path)
-        return noted.st_ino, noted.st_mtime_ns, self._noted, writer and writer.holds
+        return noted, self._noted, writer and writer.holds
 
     def _take(self) -> None:
         marks, self._tried = self._marks(), time.time()
