@@ -12,7 +12,7 @@ from diskreplay.brief import brief
 from diskreplay.compat.base import Facade
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError, UsageError
-from diskreplay.given_numbers import is_integer
+from diskreplay.given_numbers import is_integer, whole
 from diskreplay.spaces import box
 from diskreplay.validation import fit_reward
 
@@ -317,10 +317,7 @@ class ReplayBuffer(Facade):
         AssertionError
             Unless `can_sample`.
         """
-        if not is_integer(batch_size) or batch_size < 1:
-            raise InvalidInputError(
-                f"batch_size: a positive integer expected, found {brief(batch_size)}"
-            )
+        batch_size = whole("batch_size", batch_size)
         if not self.can_sample(batch_size):
             raise AssertionError(
                 f"{batch_size} transitions asked for, {self._available()} can be sampled"

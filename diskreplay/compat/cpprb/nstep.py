@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from diskreplay.compat.cpprb.columns import Columns, names
-from diskreplay.errors import InvalidInputError, NotFiniteError
-from diskreplay.given_numbers import is_integer
+from diskreplay.errors import NotFiniteError
+from diskreplay.given_numbers import whole
 
 Arrays = dict[str, np.ndarray]
 
@@ -43,11 +43,8 @@ class NstepBuffer:
         default_dtype: Any = None,
         next_of: Any = None,
     ) -> None:
-        size = Nstep["size"]
-        if not is_integer(size) or size < 1:
-            raise InvalidInputError(f"Nstep: size {size!r} found, a positive integer expected")
         self.columns = Columns(env_dict, names(next_of), default_dtype)
-        self.size, self.gamma = int(size), float(Nstep.get("gamma", 0.99))
+        self.size, self.gamma = whole("Nstep: size", Nstep["size"]), float(Nstep.get("gamma", 0.99))
         self._rewards, self._next = names(Nstep.get("rew")), names(Nstep.get("next"))
         self._exact = bool(Nstep.get("exact_done", False)) or self.size == 1
         self._steps: Arrays = {}

@@ -13,7 +13,7 @@ from diskreplay.compat.cpprb.columns import PRIORITIES
 from diskreplay.compat.cpprb.tracks import Arrays
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
-from diskreplay.given_numbers import exponent, is_real
+from diskreplay.given_numbers import exponent, real
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.signals import undisturbed
 
@@ -68,12 +68,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         compressor: str = "auto",
         **ignored: Any,
     ) -> None:
-        for name, value in (("alpha", alpha), ("eps", eps)):
-            if not is_real(value) or not 0 <= value < np.inf:
-                raise InvalidInputError(
-                    f"{name}: a number from 0 on expected, found {brief(value)}"
-                )
-        self._alpha, self._eps, self._check = float(alpha), float(eps), bool(check_for_update)
+        self._alpha, self._eps = real("alpha", alpha), real("eps", eps)
+        self._check = bool(check_for_update)
         self._rng = np.random.default_rng()
         self._least_leaf = float(self._leaves(np.array(0.0)))
         # A priority whose leaf is finite beyond doubt.

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from diskreplay.brief import brief
 from diskreplay.compat.base import in_memory
 from diskreplay.compat.reagent.checkpointing import Checkpointing
 from diskreplay.compat.reagent.elements import ReplayElement, native_rewards
@@ -25,6 +24,7 @@ from diskreplay.errors import SchemaError, UsageError
 from diskreplay.spaces import box
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.store import Store
+from diskreplay.validation import one_of
 
 __all__ = ["CHECKPOINT_DURATION", "STORE_FILENAME_PREFIX", "ReplayBuffer", "ReplayElement"]
 
@@ -109,11 +109,7 @@ class ReplayBuffer(Checkpointing):
                 f"There is not enough capacity to cover update_horizon and stack_size: "
                 f"{replay_capacity} found, {update_horizon} + {stack_size} needed"
             )
-        if checkpoint_format not in ("reagent", "native"):
-            raise ValueError(
-                "checkpoint_format: 'reagent' or 'native' expected, found "
-                f"{brief(checkpoint_format)}"
-            )
+        one_of("checkpoint_format", checkpoint_format, ("reagent", "native"))
         if return_as_timeline_format and update_horizon <= 1:
             _logger.warning(
                 "return_as_timeline_format with an update_horizon of 1: each list has one step"
