@@ -16,7 +16,7 @@ from diskreplay.errors import (
     ReentryError,
 )
 from diskreplay.indexed_store import IndexedStore
-from diskreplay.locks import Lock
+from diskreplay.locks import Lock, busy_in
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sequence_view import Views
 from diskreplay.store.rwlock import ReadGuard
@@ -124,15 +124,11 @@ class CallGuard:
         """As `_turn`, for a call that changes or draws something."""
         if fork.pid != self._pid:
             self._check_open()
-        lock, me = self._lock, get_ident()
-        if lock._is_owned() or me in self._busy:  # type: ignore[attr-defined]
+        lock = self._lock
+        if lock._is_owned() or get_ident() in self._busy:  # type: ignore[attr-defined]
             self._refuse()
         if self._prefetchers.open or self._views.prefetching:
-            try:
-                self._busy.add(me)
-                self._draw_pending()
-            finally:
-                self._busy.discard(me)
+            busy_in([self._busy], self._draw_pending)
         return lock
 
     def _refuse(self) -> NoReturn:

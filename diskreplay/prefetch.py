@@ -14,7 +14,7 @@ from diskreplay import fork
 from diskreplay.draw_source import DrawSource
 from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
 from diskreplay.handover import Handover
-from diskreplay.locks import Lock, wait_for
+from diskreplay.locks import Lock, busy_in, wait_for
 from diskreplay.options import Beta
 from diskreplay.prefetch_job import Job, let_end, work_off
 from diskreplay.signals import undisturbed
@@ -178,12 +178,7 @@ class Prefetcher:
             )
         whose = _buffer_of(self._buffer)
         whose._turn()
-        me = threading.get_ident()
-        try:
-            whose._busy.add(me)
-            return self._take()
-        finally:
-            whose._busy.discard(me)
+        return busy_in([whose._busy], self._take)
 
     def _take(self) -> Any:
         with self._taking:
@@ -397,13 +392,8 @@ class Prefetcher:
             return
         whose = _buffer_of(self._buffer)
         whose._turn()
-        me = threading.get_ident()
-        try:
-            whose._busy.add(me)
-            with undisturbed():  # or threads would stay
-                self._shut()
-        finally:
-            whose._busy.discard(me)
+        with undisturbed():  # or threads would stay
+            busy_in([whose._busy], self._shut)
 
     def _shut(self) -> None:
         with self._taking:

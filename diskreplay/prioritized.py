@@ -12,7 +12,7 @@ from diskreplay.batch_reader import DrawnBatch
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.call_guard import Read
 from diskreplay.distribution import PrioritizedDistribution
-from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
+from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.given_numbers import as_reals
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Beta
@@ -21,7 +21,7 @@ from diskreplay.prefetch import MOST_THREADS
 from diskreplay.sampling.prioritized import PriorityMass
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.store.rwlock import ReadGuard
-from diskreplay.validation import checked_ids
+from diskreplay.validation import checked_ids, checked_priorities
 
 if TYPE_CHECKING:
     import gymnasium
@@ -131,9 +131,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             Nothing was changed.
         """
         ids = checked_ids(ids)
-        priorities = as_reals("priorities", priorities, PriorityError)
-        if priorities.shape != ids.shape:
-            raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
+        priorities = checked_priorities(ids, priorities)
         with self._turn_when_drawn():
             self._check_writable()
             ignored = self._rows.indexed().sampler.update(ids, priorities)

@@ -32,8 +32,6 @@ class Relabelling:
         Of the achieved goal.
     info : tuple of str
         Extras that the functions get.
-    ends_episodes : bool
-        Whether there is a function for that.
 
     Raises
     ------
@@ -66,7 +64,6 @@ class Relabelling:
                     f"info: there is no extra {brief(name)}; there are: {there}"
                 )
         self._compute, self._terminated = compute_reward, terminated
-        self.ends_episodes = terminated is not None
         self._strategy, self._finished = STRATEGIES.index(strategy), fit_flag("finished", finished)
         self._share = 1 - 1 / (1 + whole("n_goals", n_goals))
         self.achieved, self.desired, self.info = achieved, desired, info

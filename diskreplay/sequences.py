@@ -9,7 +9,6 @@ from diskreplay import fork
 from diskreplay.errors import (
     ClosedError,
     InvalidInputError,
-    PriorityError,
     ShapeError,
     UsageError,
 )
@@ -26,7 +25,7 @@ from diskreplay.sequence_reader import DrawnSequences
 from diskreplay.sequence_view import SequenceView
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.transition_source import TransitionSource
-from diskreplay.validation import checked_ids, generator
+from diskreplay.validation import checked_ids, checked_priorities, generator
 
 
 class Sequences:
@@ -301,11 +300,7 @@ class Sequences:
                 "priorities"
             )
         anchors = checked_ids(anchors)
-        priorities = as_reals("priorities", priorities, PriorityError)
-        if priorities.shape != anchors.shape:
-            raise ShapeError(
-                f"priorities: shape {anchors.shape} expected, found {priorities.shape}"
-            )
+        priorities = checked_priorities(anchors, priorities)
         with self._buffer._turn_when_drawn():
             self._view.catch_up(self._current())
             return self._view.anchors.update(anchors, priorities)

@@ -10,8 +10,8 @@ import numpy as np
 from diskreplay.batch import Batch
 from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import ClosedError, InvalidInputError, PriorityError, ShapeError, UsageError
-from diskreplay.given_numbers import as_reals, asked_exponent, exponent, whole
+from diskreplay.errors import ClosedError, InvalidInputError, UsageError
+from diskreplay.given_numbers import asked_exponent, exponent, whole
 from diskreplay.handover import handovers_to
 from diskreplay.joint_draw import JointDraw
 from diskreplay.locks import Lock, busy_in
@@ -27,7 +27,7 @@ from diskreplay.union_members import UnionMembers
 from diskreplay.union_options import checked_mixture
 from diskreplay.union_prefetchers import UnionPrefetchers
 from diskreplay.union_state import UnionState, packed
-from diskreplay.validation import checked_ids, generator, one_of
+from diskreplay.validation import checked_ids, checked_priorities, generator, one_of
 
 
 class ReplayUnion:
@@ -325,9 +325,7 @@ class ReplayUnion:
             Nothing was changed, of any member.
         """
         ids = checked_ids(ids)
-        priorities = as_reals("priorities", priorities, PriorityError)
-        if priorities.shape != ids.shape:
-            raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
+        priorities = checked_priorities(ids, priorities)
         if not any(member.is_prioritized for member in self._members):
             raise UsageError("no member has priorities: make one of them prioritized")
         with self._turn_when_drawn():

@@ -12,10 +12,11 @@ from diskreplay.errors import (
     ExtrasError,
     InvalidInputError,
     NotFiniteError,
+    PriorityError,
     ShapeError,
     UnknownIdError,
 )
-from diskreplay.given_numbers import as_array
+from diskreplay.given_numbers import as_array, as_reals
 from diskreplay.schema import Schema
 from diskreplay.store.field import Field
 from diskreplay.store.numbers import LAST_STEP
@@ -390,6 +391,14 @@ def checked_ids(ids: Any) -> np.ndarray:
     if checked.ndim != 1:
         raise ShapeError(f"ids: one axis expected, found shape {checked.shape}")
     return checked
+
+
+def checked_priorities(ids: np.ndarray, priorities: Any) -> np.ndarray:
+    """As float64, one for each id; a `PriorityError` or a `ShapeError` where they are not."""
+    priorities = as_reals("priorities", priorities, PriorityError)
+    if priorities.shape != ids.shape:
+        raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
+    return priorities
 
 
 def field_names(field: str | Sequence[str], what: str = "field") -> list[str]:

@@ -48,8 +48,8 @@ def test_what_was_asked_for():
         "desired", "achieved", "observation/desired"
     )  # fmt: skip
     assert asked.info == ("speed",)
-    assert asked.ends_episodes
-    assert not made().ends_episodes
+    assert asked._terminated is not None
+    assert made()._terminated is None
 
 
 def index_of(lengths):
