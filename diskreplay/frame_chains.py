@@ -98,10 +98,6 @@ class Placed(NamedTuple):
 class FrameChains:
     """Columns of frames that all have their rows in common.
 
-    Parameters
-    ----------
-    chains : sequence of Chain
-
     Attributes
     ----------
     chains : tuple of Chain

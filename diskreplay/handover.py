@@ -18,10 +18,6 @@ class Handover:
     `wait`, reading into `batch` and `make` come in this order, on any thread; then `give` on the
     thread that takes it. After it is let go this begins anew.
 
-    Parameters
-    ----------
-    map : callable, optional
-
     Attributes
     ----------
     batch : Batch or None

@@ -19,14 +19,7 @@ from diskreplay.store.store import Store
 
 
 class StoreKind:
-    """The transitions of a `ReplayBuffer`: how its stores are checked, read and described.
-
-    Parameters
-    ----------
-    schema : Schema
-    options : Options
-    distribution : Distribution
-    """
+    """The transitions of a `ReplayBuffer`: how its stores are checked, read and described."""
 
     reads_foreign = True
     """Whether `load` looks for checkpoints of other projects, too."""

@@ -189,13 +189,7 @@ def _leaves(fields: list[Field], parts: list[Any]) -> list[Any]:
 
 
 class RowValidator:
-    """Turns what `add` is given into rows: checked, cast, in the order of the fields.
-
-    Parameters
-    ----------
-    schema : Schema
-    num_envs : int
-    """
+    """Turns what `add` is given into rows: checked, cast, in the order of the fields."""
 
     def __init__(self, schema: Schema, num_envs: int) -> None:
         self._schema, self._num_envs = schema, num_envs

@@ -14,11 +14,6 @@ class Excused:
     A range of `Parts` says how many such rows it has at most. Where more are found some are rotten:
     rows that interrupt an episode which goes on behind them are no part, and if there are still too
     many without these, nothing in the range is excused.
-
-    Parameters
-    ----------
-    parts : Parts
-    envs : sequence of int
     """
 
     def __init__(self, parts: Parts, envs: Sequence[int]) -> None:

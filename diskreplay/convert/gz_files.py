@@ -25,11 +25,6 @@ _MOST_ARRAY = 1 << 30  # bytes of an array that is no column
 class GzFiles:
     """``{name}_ckpt.{suffix}.gz`` in a directory, for each name.
 
-    Parameters
-    ----------
-    directory : path
-    suffix : int or str
-
     Raises
     ------
     SuffixError

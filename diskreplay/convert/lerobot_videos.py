@@ -83,13 +83,6 @@ def _others(pictures: str) -> str:
 class VideoWriter:
     """A video that is being written.
 
-    Parameters
-    ----------
-    path : Path
-    fps : int
-    pictures : {"av1", "h264", "lossless"}
-    height, width : int
-
     Raises
     ------
     InvalidInputError
@@ -179,11 +172,6 @@ def _scheduled_as_before() -> Iterator[None]:
 
 class VideoReader:
     """The frames of a video by their number; fast in the order in which they lie.
-
-    Parameters
-    ----------
-    path : Path
-    fps : int
 
     Raises
     ------

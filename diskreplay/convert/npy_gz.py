@@ -24,10 +24,6 @@ _LEVEL = 1  # gzip: frames shrink to a few hundredths at any level, and this one
 class NpyGzReader:
     """One array, from front to back; never more of it in memory than is asked for.
 
-    Parameters
-    ----------
-    path : Path
-
     Attributes
     ----------
     shape : tuple of int

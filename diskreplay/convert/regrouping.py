@@ -107,12 +107,7 @@ def regroup(
 
 
 def divided(groups: int, parts: int) -> list[int]:
-    """How many groups each part gets, as evenly as can be: the first ones one more.
-
-    Parameters
-    ----------
-    groups, parts : int
-    """
+    """How many groups each part gets, as evenly as can be: the first ones one more."""
     return [groups // parts + (number < groups % parts) for number in range(parts)]
 
 

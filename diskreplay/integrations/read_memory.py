@@ -26,13 +26,7 @@ class ReadMemory:
         self._kept, self._most = WindowMemory(), arrays * _MOST_BYTES
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array that nobody else has, with anything in it.
-
-        Parameters
-        ----------
-        shape : tuple of int
-        dtype : dtype
-        """
+        """An array that nobody else has, with anything in it."""
         size = math.prod(shape) * dtype.itemsize
         if size > self._most:
             return np.empty(shape, dtype)

@@ -204,12 +204,8 @@ class RecordLayout:
     # -- from rows to records
 
     def pair(self, name: str) -> tuple[str, str] | None:
-        """Of a leaf that shares frames with another: that of what was seen, and of what it led to.
-
-        Parameters
-        ----------
-        name : str
-        """
+        """Of a leaf that shares frames with another: that of what was seen, and of what it
+        led to."""
         return self._pairs.get(name)
 
     def both(self, name: str, rows: np.ndarray, back: np.ndarray | None) -> np.ndarray | None:

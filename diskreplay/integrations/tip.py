@@ -16,11 +16,6 @@ class Tip:
 
     Frames of a stack are kept in a ring with one place more than it has frames. So what comes next
     is one new frame each, and a step that is refused has changed nothing.
-
-    Parameters
-    ----------
-    leaf : StackedLeaf
-    num_envs : int
     """
 
     def __init__(self, leaf: StackedLeaf, num_envs: int) -> None:

@@ -54,10 +54,6 @@ class Takeover:
     its place. What the program has written is known by its run and epoch together. Each run that
     takes over raises the epoch, so another program's writing never has the same two, also if it is
     the same run's.
-
-    Parameters
-    ----------
-    given : bool
     """
 
     def __init__(self, given: bool) -> None:

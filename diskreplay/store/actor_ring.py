@@ -50,11 +50,6 @@ TAKEN, UNTIL, FIRST, BEHIND, GENERATION, CLOSED, BY_ITSELF, FRESH_AT, STEP = ran
 class ActorRing:
     """One ring, mapped.
 
-    Parameters
-    ----------
-    path : Path
-    fields : sequence of Field
-
     Attributes
     ----------
     rows : int

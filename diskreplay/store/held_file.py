@@ -28,10 +28,6 @@ class HeldFile(Held):
     gives a number again once its file is gone, and times may be whole seconds. But it gives no
     number again while the file is open.
 
-    Parameters
-    ----------
-    path : Path
-
     Raises
     ------
     StorageError

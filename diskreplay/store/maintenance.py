@@ -44,11 +44,6 @@ class DueRecord(NamedTuple):
 class Maintenance:
     """The upkeep of a store that is written to: mostly on a thread of its own.
 
-    Parameters
-    ----------
-    store : OpenStore
-    record : Record
-
     Attributes
     ----------
     lock : Lock

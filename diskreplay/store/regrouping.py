@@ -32,10 +32,6 @@ class SourceCheckpoint:
     Its metadata are held against their checksums. Segments are not read: whoever loads what they
     are linked to checks them.
 
-    Parameters
-    ----------
-    path : Path
-
     Attributes
     ----------
     contents : Manifest

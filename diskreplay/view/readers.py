@@ -14,10 +14,6 @@ _IDLE = 60.0  # seconds after the last question
 class Readers:
     """Makes a `StoreReader` for each store that is asked for, and closes it when nobody has asked
     for a minute, or for others since.
-
-    Parameters
-    ----------
-    stores : ShownStores
     """
 
     def __init__(self, stores: ShownStores) -> None:

@@ -60,10 +60,6 @@ class StoreReader:
 
     Safe for threads. It holds files open only from a call until `close`, which whoever has it calls
     when the page has not asked for a while.
-
-    Parameters
-    ----------
-    store : ShownStore
     """
 
     def __init__(self, store: ShownStore) -> None:
