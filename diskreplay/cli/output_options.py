@@ -59,5 +59,4 @@ def say_written(out: Path, kind: str | None, as_json: bool, left: int = 0) -> No
         say_json(found)
         return
     rows = f"{found['rows']:,} rows, " if "rows" in found else ""
-    size = f" ({rows}{size_text(found['bytes'])})" if "bytes" in found else ""
-    console.print(f"wrote {out}{size}", soft_wrap=True)
+    console.print(f"wrote {out} ({rows}{size_text(found['bytes'])})", soft_wrap=True)

@@ -162,12 +162,18 @@ def export(
     """
     target = absolute(out)
     kind = format or _told_from(target)
-    _check_fits("--partition", partition, kind, Format.PARQUET)
-    _check_fits("--compression", compression, kind, Format.PARQUET)
-    _check_fits("--episodes-per-file", episodes_per_file, kind, Format.PARQUET)
-    for option, value in (("--fps", fps), ("--task", task), ("--pictures", pictures)):
-        _check_fits(option, value, kind, Format.LEROBOT)
-    _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
+    given: dict[Format, dict[str, Any]] = {
+        Format.PARQUET: {
+            "partition": partition and partition.value, "compression": compression,
+            "episodes_per_file": episodes_per_file,
+        },
+        Format.LEROBOT: {"fps": fps, "task": task, "pictures": pictures and pictures.value},
+        Format.DOPAMINE: {"suffix": suffix},
+    }  # fmt: skip
+    for of, options in given.items():
+        for name, value in options.items():
+            _check_fits(f"--{name.replace('_', '-')}", value, kind, of)
+    chosen = {name: value for name, value in given.get(kind, {}).items() if value is not None}
     if episodes_per_file is not None and partition is not Partition.EPISODES:
         raise InvalidInputError("--episodes-per-file: goes with --partition episodes")
     if partition is not None and target.suffix == ".parquet":
@@ -180,14 +186,7 @@ def export(
         if kind is Format.PARQUET:
             from diskreplay.convert.parquet import to_parquet
 
-            chosen: dict[str, Any] = {
-                "episodes_per_file": episodes_per_file, "compression": compression,
-                "partition": partition and partition.value,
-            }  # fmt: skip
-            to_parquet(
-                buffer, target, overwrite=force,
-                progress=advance, **{k: v for k, v in chosen.items() if v is not None},
-            )  # fmt: skip
+            to_parquet(buffer, target, overwrite=force, progress=advance, **chosen)
         elif kind is Format.CSV:
             from diskreplay.convert.table import to_csv
 
@@ -209,11 +208,7 @@ def export(
         elif kind is Format.LEROBOT:
             from diskreplay.convert.lerobot import to_lerobot
 
-            chosen = {"fps": fps, "task": task, "pictures": pictures and pictures.value}
-            to_lerobot(
-                buffer, target, overwrite=force, progress=advance,
-                **{k: v for k, v in chosen.items() if v is not None},
-            )  # fmt: skip
+            to_lerobot(buffer, target, overwrite=force, progress=advance, **chosen)
         else:
             _export_dopamine(buffer, target, _needed(suffix), force, advance)
         left = oldest(buffer) - before

@@ -1,5 +1,6 @@
 """Looking at a store again and again: `info --watch`, `stats --watch`."""
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -46,7 +47,8 @@ def watch_store(
     """
     watched, there = Watch(), False
     on_screen = console.is_terminal and not as_json
-    with Live(console=console, auto_refresh=False) if on_screen else _Blocks(console) as live:
+    live = Live(console=console, auto_refresh=False) if on_screen else None
+    with live or contextlib.nullcontext():
         while True:
             now = time.time()
             try:
@@ -62,8 +64,11 @@ def watch_store(
                 shown = [Text(f"{when_text(now, now=now)[:19]}  {error}", style="bold red")]
             if as_json:
                 typer.echo(json.dumps(plain(document), allow_nan=False))
-            else:
+            elif live is not None:
                 live.update(Group(*shown), refresh=True)
+            else:  # one block below the other
+                console.print(Group(*shown))
+                console.print()
             time.sleep(seconds)
 
 
@@ -92,21 +97,3 @@ def _lines(pulse: Pulse) -> dict[str, str | list[str]]:
             f"mean of the last 100: {number_text(pulse.mean_return)}",
         ]
     return lines
-
-
-class _Blocks:
-    """What stands in for a live display where no terminal is: one block below the other."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def __enter__(self) -> "_Blocks":
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        pass
-
-    def update(self, shown: RenderableType, *, refresh: bool) -> None:
-        """Print it."""
-        self._console.print(shown)
-        self._console.print()
