@@ -17,7 +17,7 @@ from diskreplay.remote import catalog
 from diskreplay.remote.bucket import Bucket, check_process
 from diskreplay.remote.catalog import RemoteCheckpoint
 from diskreplay.remote.collector import Collected, Collector, seconds_of
-from diskreplay.remote.document import text
+from diskreplay.remote.document import Document, text
 from diskreplay.remote.fenced_object import Takeover
 from diskreplay.remote.fetcher import Fetcher
 from diskreplay.remote.publisher import Publisher, Pushed, check_extra
@@ -109,7 +109,7 @@ class RemoteCheckpoints:
             "pack_bytes": pack_bytes, "storage_options": storage_options,
             "unsafe_single_writer": self._unsafe,
         }  # fmt: skip
-        self._concurrency, self._pack_bytes = int(concurrency), int(pack_bytes)
+        self._concurrency, self._pack_bytes = concurrency, pack_bytes
         self._takeover = Takeover(self._takes_over)
         self._run = self._given_run or secrets.token_hex(8)  # the one that has written last
         self._reader = self._registry(self._run)
@@ -295,9 +295,12 @@ class RemoteCheckpoints:
             return self._pull(suffix, place)
 
     def _pull(self, suffix: int | str | None, place: Path) -> Path:
+        fetcher = Fetcher(self._bucket, concurrency=self._concurrency)
+        return fetcher.pull(self._document(suffix), place)
+
+    def _document(self, suffix: int | str | None) -> Document:
         registry = self._reading()
-        wanted = registry.document(registry.find(suffix))
-        return Fetcher(self._bucket, concurrency=self._concurrency).pull(wanted, place)
+        return registry.document(registry.find(suffix))
 
     def _reading(self) -> Registry:
         self._check_open()
@@ -320,8 +323,7 @@ class RemoteCheckpoints:
         suffix : int or str, optional
             Default: the highest number.
         """
-        registry = self._reading()
-        return dict(registry.document(registry.find(suffix)).extra)
+        return dict(self._document(suffix).extra)
 
     def open(
         self, suffix: int | str | None = None, *, cache: str | os.PathLike[str] | None = None
@@ -358,9 +360,7 @@ class RemoteCheckpoints:
 
         from diskreplay.remote.ranges import RangeStore
 
-        registry = self._reading()
-        found = registry.document(registry.find(suffix))
-        return zarr.open_group(RangeStore(self._bucket, found), mode="r")
+        return zarr.open_group(RangeStore(self._bucket, self._document(suffix)), mode="r")
 
     def verify(self, suffix: int | str | None = None, *, deep: bool = False) -> RemoteReport:
         """Check a published checkpoint, or all of them: that every object is there in full length.

@@ -8,7 +8,6 @@ from diskreplay.check.segment_check import check_shard, nothing
 from diskreplay.errors import CorruptCheckpointError
 from diskreplay.remote import document
 from diskreplay.store import codec, format, manifest, plain_file
-from diskreplay.store.field import Field
 from diskreplay.store.segment import Seal
 
 
@@ -79,12 +78,8 @@ class Source:
         field = self._packed.get(name)
         if field is None or file == "zarr.json":
             return codec.crc32c(data)
-        return _sum_of_blocks(field, self.path / key)
-
-
-def _sum_of_blocks(field: Field, path: Path) -> int | None:
-    checked = check_shard(field, path, nothing(field))
-    return None if checked.faults else checked.seal.crc32c
+        checked = check_shard(field, self.path / key, nothing(field))
+        return None if checked.faults else checked.seal.crc32c
 
 
 def is_sound(path: Path, seal: Seal, crc32c: int) -> bool:
