@@ -66,17 +66,15 @@ class WindowMemory:
         }  # fmt: skip
 
     def _free(self) -> dict[str, np.ndarray]:
-        """Those of the newest batch that is gone, which the caches may have. Of many that are held
-        those of the oldest one: all are made before it comes to them again."""
-        first, last = (-1, 0) if self._most == MOST_KEPT else (0, len(self._kept))
+        """Those of the newest batch that is gone, which the caches may have."""
         for _ in range(len(self._kept)):
             try:
-                windows = self._kept.pop(first)  # atomic: no other thread gets them
+                windows = self._kept.pop()  # atomic: no other thread gets them
             except IndexError:
                 break
             if _references(windows) <= _NOBODY_ELSE:
                 return windows
-            self._kept.insert(last, windows)
+            self._kept.insert(0, windows)
         return {}
 
     def give(self, windows: dict[str, np.ndarray]) -> None:
