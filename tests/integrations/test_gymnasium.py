@@ -6,7 +6,6 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -21,6 +20,11 @@ from diskreplay.errors import (
     ShapeError,
 )
 from diskreplay.integrations.gymnasium import Recorder, VectorRecorder
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 FRAME = Box(0, 255, (2, 3), "uint8")
 BOTH = Dict({"camera": FRAME, "step": Discrete(256), "parts": Tuple([Box(-9, 9, (2,)), FRAME])})
@@ -374,6 +378,7 @@ class Arrays(gymnasium.vector.VectorWrapper):
         return *(each.numpy() for each in tensors), infos
 
 
+@pytest.mark.skipif(torch is None, reason="needs PyTorch")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_vector_environment_of_tensors(mode):
     """The first step was refused, for its mask or in PyTorch's words."""
