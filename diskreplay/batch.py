@@ -17,6 +17,9 @@ from diskreplay.errors import InvalidInputError
 # Batches whose memory is kept: a loop holds one while it takes the next; some threads share these.
 MOST_KEPT = 3
 
+NEXT = "/next"
+"""Behind a field's name: the window of next stacks that were read apart."""
+
 Leaves = np.ndarray | dict[str, Any] | tuple[Any, ...]
 """A space's values in a batch: an array, or arrays in the dicts and tuples of the space."""
 
@@ -42,11 +45,11 @@ class WindowMemory:
         self._most = MOST_KEPT
         self._kept: list[dict[str, np.ndarray]] = []
 
-    def remember(self, most: int) -> None:
-        """Remember the memory of so many batches. Where somebody holds more at a time, none of them
-        is found free."""
-        self._most = most
-        del self._kept[:-most]
+    def remember(self, more: int) -> None:
+        """Remember the memory of so many more batches, or of fewer again. Where somebody holds more
+        at a time than are remembered, none of them is found free."""
+        self._most += more
+        del self._kept[: -self._most]
 
     def take(self, size: int | None = None) -> dict[str, np.ndarray]:
         """Windows by field that may be overwritten; empty if there are none.
@@ -54,8 +57,8 @@ class WindowMemory:
         Parameters
         ----------
         size : int, optional
-            How many are wanted: then as many of each field that has them, and not twice as many. A
-            shard's share of a batch has another size each time.
+            How many are wanted: then so many of each field that has as many, and at most twice as
+            many. A shard's share of a batch has another size each time.
         """
         windows = self._free()
         if size is None:
@@ -79,6 +82,8 @@ class WindowMemory:
 
     def give(self, windows: dict[str, np.ndarray]) -> None:
         """Remember windows that a batch is about to show."""
+        if not windows:
+            return
         kept = {}
         for name, window in windows.items():
             kept[name] = window if window.base is None else _whole(window)
@@ -278,7 +283,7 @@ class Batch:
 
     def _following(self, array: np.ndarray, view: WindowView) -> FollowingStacks | None:
         """Next stacks that were read apart from the window, since some are not in it."""
-        name = view.window.removesuffix(" next")
+        name = view.window.removesuffix(NEXT)
         window = self._windows.get(name)
         if name == view.window or window is None or array.ndim < 2:
             return None

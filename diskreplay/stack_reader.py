@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.batch import NEXT
 from diskreplay.sampling.row_index import AHEAD, BEFORE, BEFORE_NEXT, ENV, ROW
 from diskreplay.store.column import Column
 from diskreplay.store.field import Field
@@ -49,7 +50,7 @@ class StackReader:
         ----------
         column : Column or BlockColumn
         rows : ndarray of int64, shape (batch, 5)
-            As a `Plan` has them.
+            As a `Plan` has them; of a `BlockColumn` as `in_blocks` makes them.
         windows : dict of str to ndarray
             Memory by name, which is read into where it fits; what is read into is in it then.
         threads : int
@@ -58,14 +59,16 @@ class StackReader:
         field, stack, horizon, kernels = column.field, self._stack, self._horizon, self._kernels
         size = len(rows)
         width = stack if contiguous else stack + horizon
-        name = f"{field.name} stack" if contiguous else field.name
+        # A leaf has no parts, so no field has these names, by which a batch knows them, too.
+        name = f"{field.name}/stack" if contiguous else field.name
         window = reused(windows, name, (size, width, *field.shape), field.dtype)
         following, apart = None, _NOTHING
         if contiguous or (horizon < stack and not kernels.fit_windows(rows, horizon)):
             shape = (size, stack, *field.shape)
-            following = reused(windows, f"{field.name} next", shape, field.dtype)
+            following = reused(windows, field.name + NEXT, shape, field.dtype)
             apart = flat(following)
-        self._advise(column, rows)
+        if isinstance(column, Column):  # what came is in memory
+            self._advise(column, rows)
         job, threads = pool.job(window.nbytes, size, threads)
         parts = len(job) - JOB
         failed = kernels.windows(
@@ -97,7 +100,7 @@ class StackReader:
             self._rusage,
         )  # fmt: skip
 
-    def _advise(self, column: Column[Any] | BlockColumn, rows: np.ndarray) -> None:
+    def _advise(self, column: Column[Any], rows: np.ndarray) -> None:
         if self._advice[0] > 0:
             self._kernels.advise(column.table.array, rows)
 

@@ -177,3 +177,27 @@ def test_windows_of_leaves_at_the_ends_of_episodes(stack, n):
                     np.testing.assert_array_equal(window[:, :stack], one.reshape(shape))
                     np.testing.assert_array_equal(window[:, n:], two.reshape(shape))
         assert seen == ({False} if n >= stack or n == 1 else {True, False})
+
+
+def test_leaves_are_not_taken_for_the_next_stacks_of_others():
+    """Names that a leaf may have."""
+    names = ["a", "a next", "a stack", "next"]
+    space = gym_spaces.Dict({name: Box(0, 255, (4, 4), "uint8") for name in names})
+    space.seed(0)
+    with diskreplay.ReplayBuffer(
+        None, observation_space=space, action_space=Discrete(3), capacity=100, stack_size=4,
+        update_horizon=2, seed=0,
+    ) as made:  # fmt: skip
+        for row in range(60):
+            made.add(space.sample(), 0, row, False, False)
+        for contiguous in (False, True):
+            batch = made.sample(16, contiguous=contiguous)
+            wanted = {
+                stacks: {name: batch[stacks][name].copy() for name in names}
+                for stacks in ("observation", "next_observation")
+            }
+            other = pickle.loads(pickle.dumps(batch, 5))
+            for name in names:
+                for stacks in ("observation", "next_observation"):
+                    np.testing.assert_array_equal(batch[stacks][name], wanted[stacks][name])
+                    np.testing.assert_array_equal(other[stacks][name], wanted[stacks][name])

@@ -13,7 +13,8 @@ class BatchOrder:
     Parameters
     ----------
     owners : sequence of ndarray of int64
-        Of each part, which batch each transition is of; they never fall. No batch is empty.
+        Of each part, which batch each transition is of; they never fall. No batch is empty, but for
+        a single one.
     count : int
         Of batches.
 

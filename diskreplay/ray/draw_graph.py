@@ -118,7 +118,7 @@ class DrawGraph:
         except DisconnectedError:
             raise
         except Exception as error:  # of many kinds; calls say what is the matter
-            _let_go(error)
+            let_go(error)
         finally:
             with self._lock:
                 self._running = None
@@ -224,7 +224,7 @@ class DrawGraph:
             graph.end()
 
 
-def _let_go(error: BaseException | None) -> None:
+def let_go(error: BaseException | None) -> None:
     """Of the answers that Ray's frames have. They are views of memory of Ray's, and the process
     ends with a SIGSEGV if one is let go of, by the garbage collector, after Ray was shut down."""
     while error is not None:

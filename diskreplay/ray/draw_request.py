@@ -14,7 +14,7 @@ from diskreplay.ray.actors import Call, wait
 from diskreplay.ray.batch_order import BatchOrder
 from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.calls import LOST, answer
-from diskreplay.ray.draw_graph import DrawGraph, Execution
+from diskreplay.ray.draw_graph import DrawGraph, Execution, let_go
 from diskreplay.ray.global_draw import Allotment
 from diskreplay.ray.joined_batches import joined
 from diskreplay.ray.messages import ShardState
@@ -112,6 +112,8 @@ class DrawRequest:
             No shard answered in time.
         EmptyBufferError
             None has anything to draw any more.
+        CorruptSegmentError
+            What a shard sent was damaged on its way.
         """
         client = self._client
         until = time.monotonic() + client.timeout
@@ -133,6 +135,9 @@ class DrawRequest:
                 self._send(self._redrawn(lost))
         try:
             return self._batches()
+        except BaseException as error:
+            let_go(error)
+            raise
         finally:
             self._parts = []  # a graph wants its memory back
 

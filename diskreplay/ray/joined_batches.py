@@ -33,7 +33,7 @@ def joined(
     parts: Sequence[PackedBatch], order: BatchOrder, more: dict[str, np.ndarray],
     frames: BlockFrames,
 ) -> list[Batch]:  # fmt: skip
-    """The batches of the transitions of some parts; copies.
+    """The batches of the transitions of some parts, which they share no memory with.
 
     Small arrays are put together once for all batches, which are views of them: to do so a batch
     and field takes longer than to copy 32 frames.

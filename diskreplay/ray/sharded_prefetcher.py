@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from diskreplay.batch import MOST_KEPT, Batch
+from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError, DisconnectedError
 from diskreplay.locks import LOOK_AGAIN_S, Lock
 from diskreplay.ray.client import Client
@@ -24,8 +24,6 @@ class ShardedPrefetcher:
 
     def __init__(self, client: Client, depth: int, batches: int, size: int) -> None:
         self._client, self._depth, self._batches, self._size = client, depth, batches, size
-        # Those that are ready, those that are being made, and some that are looked at.
-        client.frames.memory.remember(depth * batches + MOST_KEPT)
         self._ready: deque[tuple[Batch, np.ndarray, str]] = deque()
         self._ticket = Ticket(secrets.token_hex(8), 0)
         self._lock = Lock()
@@ -34,6 +32,7 @@ class ShardedPrefetcher:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="diskreplay shards", daemon=True)
         self._thread.start()
+        client.frames.memory.remember(depth * batches)  # ready, or being made
 
     def _run(self) -> None:
         while True:
@@ -132,10 +131,11 @@ class ShardedPrefetcher:
         with self._client.lock:
             self._client.rng.put_back(numbers)
         with self._lock:
+            if not self._closed:
+                self._client.frames.memory.remember(-self._depth * self._batches)
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        self._client.frames.memory.remember(MOST_KEPT)
 
     def __enter__(self) -> Self:
         return self

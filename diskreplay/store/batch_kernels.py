@@ -162,7 +162,8 @@ def advise(table, plan):
     stride, row_bytes = table[STRIDE], table[ROW_BYTES]
     for i in range(len(plan)):
         env = plan[i, ENV]
-        row, stop = plan[i, ROW] - plan[i, BEFORE], plan[i, ROW] + plan[i, AHEAD] + 1
+        ahead = plan[i, AHEAD] if plan[i, BEFORE_NEXT] >= 0 else 0
+        row, stop = plan[i, ROW] - plan[i, BEFORE], plan[i, ROW] + ahead + 1
         if block_rows:  # those behind are in the tail
             stop = smaller(stop, load_acquire(table[PACKED] + 8 * env))
         while row < stop:

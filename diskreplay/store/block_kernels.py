@@ -1,6 +1,7 @@
 """Numba kernels that copy blocks as they are stored, to be decoded elsewhere, holding no GIL.
 
-They return ``-(1 + row * num_envs + env)`` of the first row that could not be read.
+They return ``-(1 + row * num_envs + env)`` of the first row that could not be read, and else what
+they say. The length of a block counts its CRC-32C; one that is in no shard yet is at address 0.
 """
 
 from diskreplay.cache_line import prefetch_line
@@ -26,7 +27,7 @@ _EXPECTED = 1 << 13  # bytes of a block that are expected while another is copie
 @kernel("int64[::1], int64[:, ::1], int64[::1], int64[::1]")
 def find(table, spans, sources, lengths):
     """Where the blocks are that have the rows of some spans, one span behind the other, and their
-    lengths with the CRC-32C. Both are 0 of a block that is in no shard yet. Returns 0."""
+    lengths, 0 of one that is in no shard yet. Returns 0."""
     envs, block_rows, segment_rows = table[ENVS], table[BLOCK_ROWS], table[SEGMENT_ROWS]
     at = 0
     for i in range(len(spans)):
@@ -59,7 +60,7 @@ def copy(table, spans, sources, lengths, name, rows, scratch, advice, rusage, ou
     length is entered. Returns how many bytes all are.
 
     `rows` has room for the rows of a block, `scratch` is that of `batch_kernels`, for one read;
-    `advice` and `rusage` are as `batch_kernels.windows` has them.
+    `advice` is what `batch_kernels.note_faults` has, and `rusage` room for what the system says.
     """
     envs, block_rows, row_bytes = table[ENVS], table[BLOCK_ROWS], table[ROW_BYTES]
     faults = watch_faults(advice, address(rusage))

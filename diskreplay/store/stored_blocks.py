@@ -62,7 +62,7 @@ class StoredBlocks(NamedTuple):
         most : int
             Bytes.
         advice, rusage : ndarray of int64
-            See `batch_kernels.windows`.
+            See `batch_kernels.note_faults`; `rusage` is room for what the system says.
 
         Returns
         -------
@@ -168,5 +168,6 @@ class BlockColumn:
     def complain(self, _row: int, env: int) -> NoReturn:
         """Raise the error for a block that a kernel could not decode."""
         raise CorruptSegmentError(
-            f"field {self.field.name!r}: a block of transition {env} was damaged on its way"
+            f"field {self.field.name!r}: a block cannot be decoded, of span {env} of "
+            f"{self.num_envs} that were sent: it was damaged on its way; draw again"
         )

@@ -191,9 +191,20 @@ def test_damage_on_the_way_is_noticed(shared_part, data):
 def shared_part(tmp_path_factory):
     path = tmp_path_factory.mktemp("sent") / "store"
     with filled(path, "frames", 1, 9, stack_size=2) as buffer:
-        # Windows of whole blocks, so that no byte is of rows that nobody reads.
         part = buffer._sample_packed(np.random.default_rng(0).random(16))[0]
     return sent(part), frames_of(2, 1, "zero")
+
+
+def test_no_memory_is_asked_for_ahead_of_what_came(tmp_path, monkeypatch):
+    """A learner that had a page fault: the kernel reads the index of a store, which is longer."""
+    frames = frames_of(2, 3, "zero")
+    frames._reader._advice[:] = 1000, 16
+    with filled(tmp_path / "store", "frames", 1, 9, stack_size=2, update_horizon=3) as buffer:
+        part = sent(buffer._sample_packed(np.linspace(0, 1, 16))[0])
+        whole = buffer.sample_at(np.linspace(0, 1, 16))[0]
+    monkeypatch.setattr(frames._reader._kernels, "advise", None)
+    batches = joined([part], BatchOrder([np.zeros(16, int)], 1), {}, frames)
+    check_rows(batches, [[(whole, row) for row in range(16)]])
 
 
 def test_rows_that_are_being_compressed_come_right(tmp_path):

@@ -1,9 +1,11 @@
 """One draw over several shards beside a list of all leaves; without a cluster."""
 
+import weakref
+
 import numpy as np
 import pytest
 
-from diskreplay.errors import EmptyBufferError, ShardsLostError
+from diskreplay.errors import CorruptSegmentError, EmptyBufferError, ShardsLostError
 from diskreplay.ray import draw_request
 from diskreplay.ray.client import Client
 from diskreplay.ray.draw_request import no_totals
@@ -39,6 +41,22 @@ def client(request, tmp_path, monkeypatch):
     yield made
     for actor in actors:
         actor.made.close()
+
+
+def test_an_error_amid_the_batches_keeps_nothing_that_shards_sent(client, monkeypatch):
+    """It is memory of Ray's, which a graph waits for, and which is gone with Ray."""
+    request, sent = client.begin(1, 8), []
+
+    def fail(parts, order, names, windows):
+        sent.extend(weakref.ref(part.arrays["reward"]) for part in parts)
+        raise CorruptSegmentError("damaged")
+
+    monkeypatch.setattr(client.frames, "read", fail)
+    with pytest.raises(CorruptSegmentError) as caught:
+        request.finish()
+    assert sent
+    assert not any(each() is not None for each in sent)
+    assert caught.value.__traceback__ is not None
 
 
 def leaves(client):

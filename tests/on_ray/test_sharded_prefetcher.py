@@ -16,8 +16,8 @@ SIZE, BATCHES = 4, 2
 class Client:
     """Numbers its batches; their random numbers are their numbers, too."""
 
-    def __init__(self, room=None):
-        self.lock, self.frames = threading.RLock(), BlockFrames({})
+    def __init__(self, room=None, frames=None):
+        self.lock, self.frames = threading.RLock(), frames or BlockFrames({})
         self.rng = self
         self.made, self.back, self.given_back, self.errors = 0, [], 0, []
         self.room = threading.Semaphore(room) if room is not None else None
@@ -60,7 +60,12 @@ def test_batches_come_in_order_and_no_more_are_asked_for_than_may_wait():
     with ShardedPrefetcher(client, 3, BATCHES, SIZE) as batches:
         settled(batches, 3)
         assert client.made == 3 * BATCHES
-        assert client.frames.memory._most >= 3 * BATCHES  # else all are read into fresh memory
+        memory = client.frames.memory
+        assert memory._most == MOST_KEPT + 3 * BATCHES  # else all are read into fresh memory
+        with ShardedPrefetcher(Client(frames=client.frames), 2, BATCHES, SIZE) as other:
+            assert memory._most == MOST_KEPT + 5 * BATCHES
+            other.close()  # and once more below
+        assert memory._most == MOST_KEPT + 3 * BATCHES
         assert iter(batches) is batches
         assert next(batches) == "batch 0"
         assert client.made == 3 * BATCHES  # half of a request is taken
