@@ -92,7 +92,7 @@ class StackReader:
 
     def blocks(self, column: Column[Any], rows: np.ndarray) -> StoredBlocks | None:
         """The blocks that all stacks of some rows are in; None where the rows themselves are fewer
-        bytes. They are read by a `BlockColumn` and `within_blocks`."""
+        bytes. `read` has them from a `BlockColumn`."""
         self._advise(column, rows)
         frames = self._stack + min(self._stack, self._horizon)
         return StoredBlocks.of(

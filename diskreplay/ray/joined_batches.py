@@ -73,10 +73,7 @@ def joined(
         for name in parts[0].arrays if name not in more
     } | {name: order.cut(array) for name, array in more.items()}  # fmt: skip
     return [
-        Batch(
-            {name: found[number] for name, found in fields.items()},
-            memory[number],
-        )
+        Batch({name: found[number] for name, found in fields.items()}, memory[number])
         for number in range(order.count)
     ]
 
