@@ -1,13 +1,13 @@
 """Batches that were asked of the shards, and what came."""
 
+import contextlib
 import time
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
 
 from diskreplay.batch import Batch
-from diskreplay.errors import EmptyBufferError, ShardsLostError
+from diskreplay.errors import DisconnectedError, EmptyBufferError, ShardsLostError
 from diskreplay.packed_batch import PackedBatch
 from diskreplay.ray import global_draw
 from diskreplay.ray.actors import Call, wait
@@ -36,10 +36,11 @@ class Drawing(Protocol):
     shard_timeout: float
 
     @property
-    def lock(self) -> AbstractContextManager[Any]: ...
+    def lock(self) -> contextlib.AbstractContextManager[Any]: ...
     def wait_for_totals(self, until: float) -> np.ndarray: ...
     def learn(self, handle: ShardHandle, state: ShardState) -> None: ...
     def beta(self) -> float: ...
+    def give_back(self, samples: int, epoch: str) -> None: ...
 
 
 class _Part:
@@ -116,6 +117,18 @@ class DrawRequest:
             What a shard sent was damaged on its way.
         """
         client = self._client
+        try:
+            return self._finish()
+        except BaseException as error:
+            let_go(error)
+            with contextlib.suppress(DisconnectedError):  # the limiter's actor is not reached
+                client.give_back(sum(map(len, self.uniform)), self.epoch)
+            raise
+        finally:
+            self._parts = []  # a graph wants its memory back
+
+    def _finish(self) -> list[Batch]:
+        client = self._client
         until = time.monotonic() + client.timeout
         while lost := self._collect():
             with client.lock:
@@ -133,13 +146,7 @@ class DrawRequest:
                 self._parts = []
             with client.lock:
                 self._send(self._redrawn(lost))
-        try:
-            return self._batches()
-        except BaseException as error:
-            let_go(error)
-            raise
-        finally:
-            self._parts = []  # a graph wants its memory back
+        return self._batches()
 
     def _collect(self) -> list[_Part]:
         """Wait for the answers; the parts that did not come."""

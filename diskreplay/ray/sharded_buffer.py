@@ -229,6 +229,8 @@ class ShardedReplayBuffer(CheckpointCalls):
             The rate limiter could never let so many pass.
         RateLimiterTimeout, ShardsLostError
             The limiter did not let it pass, or no shard answered, within `timeout`.
+        CorruptSegmentError
+            Stored bytes do not match their checksum, in a shard or after the way from it.
 
         Notes
         -----

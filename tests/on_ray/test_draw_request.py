@@ -1,6 +1,7 @@
 """One draw over several shards beside a list of all leaves; without a cluster."""
 
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from diskreplay.errors import CorruptSegmentError, EmptyBufferError, ShardsLostE
 from diskreplay.ray import draw_request
 from diskreplay.ray.client import Client
 from diskreplay.ray.draw_request import no_totals
+from diskreplay.ray.rate_limiter import MinSize
 from diskreplay.sampling.rng import ReplayableRng
 from tests.on_ray.without_ray import LocalActor, frames, local_shard, use_local_actors
 
@@ -44,8 +46,11 @@ def client(request, tmp_path, monkeypatch):
 
 
 def test_an_error_amid_the_batches_keeps_nothing_that_shards_sent(client, monkeypatch):
-    """It is memory of Ray's, which a graph waits for, and which is gone with Ray."""
-    request, sent = client.begin(1, 8), []
+    """It is memory of Ray's, which a graph waits for, and which is gone with Ray. And the rate
+    limiter had counted samples that nobody gets."""
+    request, sent, given_back = client.begin(2, 8), [], []
+    client.limiter = MinSize(1)
+    client.coordinator = LocalActor(SimpleNamespace(give_back=lambda *how: given_back.append(how)))
 
     def fail(parts, order, names, windows):
         sent.extend(weakref.ref(part.arrays["reward"]) for part in parts)
@@ -57,6 +62,7 @@ def test_an_error_amid_the_batches_keeps_nothing_that_shards_sent(client, monkey
     assert sent
     assert not any(each() is not None for each in sent)
     assert caught.value.__traceback__ is not None
+    assert given_back == [(16, request.epoch)]
 
 
 def leaves(client):
