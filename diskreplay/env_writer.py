@@ -109,13 +109,13 @@ class EnvWriter:
         self._written = self._step = 0
         self._validator = RowValidator(terms.schema, 1)
         self._is_closed = False
-        self._calls = Lock()
+        self._calls, self._attaching = Lock(), Lock()
         _writers.add(self)
 
     def _after_fork(self) -> None:
         """In a child: the ring is the parent's, and so is a call that another thread was amid."""
         self._ring = None
-        self._calls = Lock()
+        self._calls, self._attaching = Lock(), Lock()
 
     def __repr__(self) -> str:
         return f"EnvWriter(env={self.env}, path={os.fspath(self._terms.path)!r})"
@@ -271,9 +271,9 @@ class EnvWriter:
     def waiting(self) -> int:
         """Rows of this env that were added and that no process has taken into the store yet."""
         ring = self._ring
-        if ring is None:  # else another thread may look, also while one waits for room
-            with self._turn():
-                ring = self._ring or self._attach()
+        if ring is None:
+            self._turn()
+            ring = self._attach()  # without the lock, which an `add` has while it waits for room
         return ring.waiting
 
     def close(self) -> None:
@@ -281,7 +281,7 @@ class EnvWriter:
         thread ends with a `ClosedError`. Twice is fine."""
         lock = self._turn()
         self._is_closed = True
-        with lock:
+        with lock, self._attaching:
             self._let_go()
 
     def __enter__(self) -> Self:
@@ -303,10 +303,13 @@ class EnvWriter:
         return int(ActorRing(path, self._terms.schema.fields).words[PROCESS])
 
     def _attach(self) -> ActorRing:
-        """Take the ring."""
-        self._check_open()
-        with undisturbed():  # after Ctrl-C amid it nobody would know of the lock
-            return self._take(private.ring(self._terms.path, self.env))
+        """Take the ring, if no other thread has it by now."""
+        with self._attaching:
+            if self._ring is not None:
+                return self._ring
+            self._check_open()
+            with undisturbed():  # after Ctrl-C amid it nobody would know of the lock
+                return self._take(private.ring(self._terms.path, self.env))
 
     def _check_open(self) -> None:
         if self._is_closed:

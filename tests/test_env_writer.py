@@ -452,6 +452,28 @@ def test_a_signal_handler_that_adds_amid_an_add_is_refused(tmp_path, monkeypatch
         assert numbers(buffer, 0) == [0, 1, 2]
 
 
+def test_rows_are_counted_while_an_add_waits_on_another_thread(tmp_path):
+    """Also where the thread that looks was there before the other one had taken the ring."""
+    begun, looked = threading.Event(), threading.Event()
+
+    def wait_for_room():
+        with writer._turn():
+            begun.set()
+            found.append(looked.wait(PATIENCE))
+
+    with make(tmp_path / "a", 1) as buffer:
+        (writer,) = buffer.env_writers(rows=4, automatic=False)
+        found = []
+        thread = threading.Thread(target=wait_for_room)
+        thread.start()
+        assert begun.wait(PATIENCE)
+        assert writer.waiting == 0
+        looked.set()
+        thread.join()
+        assert found == [True]
+        writer.close()
+
+
 def test_close_ends_an_add_that_waits_on_another_thread(tmp_path):
     errors = []
 
