@@ -42,14 +42,14 @@ class PackedBatch(NamedTuple):
 
     arrays: dict[str, Any]
     windows: dict[str, np.ndarray]
-    blocks: dict[str, StoredBlocks] = {}  # noqa: RUF012 - nobody changes it
-    rows: np.ndarray | None = None
+    blocks: dict[str, StoredBlocks]
+    rows: np.ndarray | None
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """What is sent of a batch."""
+        """What is sent of a batch, nothing of it in blocks."""
         _kind, arrays, windows = batch.__reduce__()[1]
-        return cls(arrays, windows)
+        return cls(arrays, windows, {}, None)
 
     @property
     def nbytes(self) -> int:
