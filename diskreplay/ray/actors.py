@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from diskreplay.locks import LOOK_AGAIN_S
 from diskreplay.ray import connection
 from diskreplay.ray.connection import Connection, plain
+from diskreplay.ray.quiet_reads import QuietChannel
 
 NAMESPACE = "diskreplay"
 _FIRST_S = 120.0  # for the loops of a graph to begin
@@ -173,6 +174,8 @@ class Graph:
             self._compiled: Any = MultiOutputNode(answers).experimental_compile(
                 _max_inflight_executions=1, _submit_timeout=1.0
             )
+            reader = self._compiled._dag_output_fetcher
+            reader._input_channels = [QuietChannel(each) for each in reader._input_channels]
             # As this process shuts Ray down, Ray would kill the actors of its graphs for good.
             self._compiled.teardown = functools.partial(
                 _end_loops, self._compiled, [actor.handle for actor in actors], farewell

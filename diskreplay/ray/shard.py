@@ -26,6 +26,7 @@ from diskreplay.ray.actors import leave_torch_alone, this_node, was_restarted
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.env_leases import EnvLeases
 from diskreplay.ray.messages import Chunk, KnownLargest, Lease, ShardState, Updates
+from diskreplay.ray.quiet_reads import read_quietly
 from diskreplay.ray.resharding import PartPiece
 from diskreplay.ray.shard_parts import ShardParts
 from diskreplay.store import files
@@ -226,6 +227,7 @@ class Shard:
             )
         self._graph, self._graph_room = graph, 1_000_000  # what Ray begins with
         leave_torch_alone()
+        read_quietly()
         return True
 
     def end_graph(self, graph: GraphName) -> None:

@@ -84,6 +84,23 @@ def drawn(replay, checkpoints, ahead):
     return found
 
 
+def spent(pid):
+    """Seconds of the processor that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_graph_by_which_nobody_draws_keeps_no_core_busy(shared):
+    """Ray's own loop of an actor takes all that it can get."""
+    replay, _ = shared
+    wait_for_graph(replay)
+    pids = [pid_of(replay, number) for number in range(3)]
+    time.sleep(0.5)  # what the draws before have left
+    before, began = sum(map(spent, pids)), time.monotonic()
+    time.sleep(2.0)
+    assert sum(map(spent, pids)) - before < 0.4 * (time.monotonic() - began)
+
+
 @pytest.mark.parametrize("ahead", [False, True], ids=["sampled", "ahead"])
 def test_both_transports_give_the_same_batches(shared, ahead):
     replay, path = shared
