@@ -267,7 +267,7 @@ class RowValidator:
         reward_field = schema.fields[len(rows)]
         rewards = fit_rows(reward_field, reward, num_envs, envs)
         finite = np.isfinite(rewards)
-        if not finite.all() and not finite[envs].all():
+        if np.count_nonzero(finite) < num_envs and not finite[envs].all():
             env = int(envs[~finite[envs]][0])
             raise NotFiniteError(f"reward: {rewards[env]} of env {env}, a finite float32 expected")
         rows += (rewards, terminated, truncated, steps, np.zeros(num_envs, np.bool_))

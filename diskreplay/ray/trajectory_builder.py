@@ -66,13 +66,14 @@ class TrajectoryBuilder:
             envs, self.steps, observation, action, reward, terminated, truncated, extras
         )
         ended = terminated | truncated
+        ends = np.count_nonzero(ended)  # a third of the time of `any`
         kept, left_out = envs, self._left_out
         final_envs, final = envs[:0], []
         if next_observation is not None:
             final_envs = np.flatnonzero(ended)
             final = validator.frames(final_envs, self.steps + 1, next_observation)
         priorities = self._priorities(priority, envs)
-        if left_out.any():
+        if np.count_nonzero(left_out):
             kept = envs[~left_out[envs]]
             priorities = None if priorities is None else priorities[~left_out[envs]]
             final_envs = final_envs[~left_out[final_envs]]
@@ -84,7 +85,8 @@ class TrajectoryBuilder:
         if len(envs) < self.num_envs:
             steps = self.steps.copy()
             steps[envs] += 1
-        steps[ended] = 0
+        if ends:
+            steps[ended] = 0
         transitions = self.transitions + len(kept)
         is_full = bool((filled.max() if level is None else level) >= self.rows)
         # Together, and nothing is called in between: Ctrl-C leaves all of the step, or none of it.

@@ -69,6 +69,8 @@ def test_a_step_that_is_refused_changes_nothing():
         (ShapeError, {"at": 0, "value": np.zeros(3, np.uint8)}),
         (DtypeError, {"at": 0, "value": np.full((2, 3), 300)}),
         (NotFiniteError, {"at": 2, "value": [np.nan, 0.0]}),
+        (NotFiniteError, {"at": 2, "value": np.float32([0.0, -np.inf])}),
+        (NotFiniteError, {"at": 2, "value": [1e300, 0.0]}),  # infinite as float32
         (ExtrasError, {"extras": {}}),
         (PriorityError, {"priority": [-1.0, 1.0]}),
         (PriorityError, {"priority": [1.0, 1.0, 1.0]}),
