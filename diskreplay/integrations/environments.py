@@ -5,12 +5,14 @@ import re
 from typing import Any
 
 import gymnasium
+import numpy as np
+from gymnasium import spaces as gym_spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Discrete
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.metadata import checked
 
 _INNERMOST = re.compile(r"<([^<>]+)>+$")  # of what Gymnasium prints of an environment
@@ -30,6 +32,50 @@ def attribute(env: Any, name: str) -> list[Any]:
     ):
         return list(base.get_attr(name))
     return []
+
+
+def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[Any]:
+    """Refuse an environment of another number of envs, or with other actions, than the buffer.
+
+    Parameters
+    ----------
+    name : str
+        Of the recorder, for errors.
+    env : gymnasium.Env or gymnasium.vector.VectorEnv
+    buffer : ReplayBuffer
+
+    Returns
+    -------
+    gymnasium.Space
+        The observation space of one env, for others to compare.
+
+    Raises
+    ------
+    SchemaError
+        It does not fit, or the buffer was made with the spaces of all envs together.
+    """
+    num_envs, shown, actions = 1, env.observation_space, env.action_space
+    if isinstance(env, VectorEnv):
+        num_envs = env.num_envs
+        shown, actions = env.single_observation_space, env.single_action_space
+        for which, of_one in ("observation_space", shown), ("action_space", actions):
+            mine = getattr(buffer, which)
+            if mine != of_one and mine == getattr(env, which):
+                raise SchemaError(
+                    f"{name}: the buffer's {which} is the one of {num_envs} envs together; make "
+                    f"the buffer with that of one, the environment's single_{which}"
+                )
+    if buffer.num_envs != num_envs:
+        raise SchemaError(
+            f"{name}: {num_envs} env(s) found and {buffer.num_envs} in the buffer; the same "
+            "number expected"
+        )
+    if _outline(actions) != _outline(buffer.action_space):
+        raise SchemaError(
+            f"the environment's action space is {actions}, the buffer's {buffer.action_space}; "
+            "make the buffer with the environment's"
+        )
+    return shown
 
 
 def describe(env: Any) -> dict[str, Any]:
@@ -115,3 +161,16 @@ def _is_json(value: Any) -> bool:
     except InvalidInputError:
         return False
     return True
+
+
+def _outline(space: gym_spaces.Space[Any]) -> Any:
+    """What must agree of action spaces; the bounds and the width of a Box need not."""
+    if isinstance(space, gym_spaces.Dict):
+        return {key: _outline(inner) for key, inner in space.spaces.items()}
+    if isinstance(space, gym_spaces.Tuple):
+        return [_outline(inner) for inner in space.spaces]
+    if isinstance(space, gym_spaces.Discrete):
+        return int(space.n), int(space.start)
+    if isinstance(space, gym_spaces.MultiDiscrete):
+        return space.nvec.tolist(), space.start.tolist()
+    return space.shape, np.dtype(space.dtype).kind

@@ -17,7 +17,8 @@ Episodes
     rows: the step in which ``NEXT_STEP`` only resets is not recorded, ``SAME_STEP``'s final
     observations are taken from ``infos["final_obs"]``, and with ``DISABLED`` an env whose episode
     is over is not recorded until ``reset(options={"reset_mask": ...})`` begins another one. A reset
-    in the middle of an episode cuts it, see `diskreplay.ReplayBuffer.end_episode`.
+    in the middle of an episode cuts it, see `diskreplay.ReplayBuffer.end_episode`. So do rows that
+    something else has added to the buffer meanwhile, another recorder say: a warning says so.
 
 Stacked observations
     Of observations that are stacks already, as of `gymnasium.wrappers.FrameStackObservation`, the
@@ -47,12 +48,12 @@ Extras
     by the function `extras`.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces as gym_spaces
 from gymnasium.error import ResetNeeded
 
 try:
@@ -67,8 +68,8 @@ except ImportError as error:
 
 from diskreplay.batch import mapped
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError, ShapeError
-from diskreplay.integrations.environments import note
+from diskreplay.errors import ExtrasError, InvalidInputError, ShapeError
+from diskreplay.integrations.environments import check_spaces, note
 from diskreplay.integrations.frame_stacks import FrameStacks
 from diskreplay.stored_space import StoredSpace
 
@@ -78,22 +79,19 @@ ExtrasFunction = Callable[[Any, Any, Any, Any, Any, Any], Mapping[str, Any] | No
 
 _RESET_NEEDED = "Cannot call env.step() before env.reset(): there is no episode under way to record"
 
+# The same words each time, so that Python shows them once for a line that steps.
+_OTHERS = (
+    "the buffer's rows are not those that were there behind the step before: others have added "
+    "rows, or it was loaded or cleared. The episode is cut here. Give each recorder a buffer of "
+    "its own, or record several envs by a VectorRecorder; after buffer.load(..., "
+    "resume_episodes=True) call resume(observation)"
+)
+
 # The newest frame of observations, without and with an env axis, by the axis of its frames.
 _PICKS = (
     {None: (...,), 0: (-1, ...), -1: (..., -1)},
     {None: (...,), 0: (slice(None), -1), -1: (..., -1)},
 )
-
-
-def _check_single(name: str, env: VectorEnv, buffer: ReplayBuffer) -> None:
-    """Refuse a buffer that was made with the spaces of all envs together."""
-    for which in ("observation_space", "action_space"):
-        mine, of_one = getattr(buffer, which), getattr(env, f"single_{which}")
-        if mine != of_one and mine == getattr(env, which):
-            raise SchemaError(
-                f"{name}: the buffer's {which} is the one of {env.num_envs} envs together; make "
-                f"the buffer with that of one, the environment's single_{which}"
-            )
 
 
 class _Recording:
@@ -110,30 +108,19 @@ class _Recording:
         frame_axis: str | int | None = "auto",
     ) -> None:
         super().__init__(env)  # type: ignore[call-arg] # of the wrapper that comes behind
-        num_envs, found = 1, (env.observation_space, env.action_space)
-        if isinstance(env, VectorEnv):
-            num_envs, found = env.num_envs, (env.single_observation_space, env.single_action_space)
-            _check_single(type(self).__name__, env, buffer)
-        if buffer.num_envs != num_envs:
-            raise SchemaError(
-                f"{type(self).__name__}: {num_envs} env(s) found and {buffer.num_envs} in the "
-                "buffer; the same number expected"
-            )
-        self._stacks = FrameStacks(env, found[0], buffer, frame_axis)
+        shown = check_spaces(type(self).__name__, env, buffer)
+        self._stacks = FrameStacks(env, shown, buffer, frame_axis)
         self._axes = self._stacks.axes
         self._stacked = self._axes.count(None) < len(self._axes)
-        if _outline(found[1]) != _outline(buffer.action_space):
-            raise SchemaError(
-                f"the environment's action space is {found[1]}, the buffer's "
-                f"{buffer.action_space}; make the buffer with the environment's"
-            )
         self.buffer = buffer
         self._observations = StoredSpace.of(buffer.observation_space, "observation")
         self._actions = StoredSpace.of(buffer.action_space, "action")
         self._extras = extras
         self._annotations: dict[str, Any] = {}
         self._held: list[np.ndarray] | None = None  # the frames that the next action is chosen for
-        self._over = np.zeros(num_envs, np.bool_)  # ended and not begun anew (vector only)
+        # Ended and not begun anew (vector only).
+        self._over = np.zeros(buffer.num_envs, np.bool_)
+        self._add_count = buffer.add_count  # behind this recorder's newest row
         self._look_at(env)
         note(env, buffer)
 
@@ -177,6 +164,20 @@ class _Recording:
         """
         self._held, self._annotations = self._frames(observation, self._lead), {}
         self._over[:] = False if over is None else over
+        self._add_count = self.buffer.add_count
+
+    def _add(self, *row: Any, **more: Any) -> None:
+        """Add a row, behind this recorder's own ones or as the first of an episode."""
+        if self.buffer.add_count != self._add_count:
+            self._cut()  # else rows of others would be what its last step led to
+            warnings.warn(f"{type(self).__name__}: {_OTHERS}", RuntimeWarning, stacklevel=3)
+        self.buffer.add(*row, **more)
+        self._add_count = self.buffer.add_count
+
+    def _cut(self, mask: np.ndarray | None = None) -> None:
+        """End the episodes under way; the next row begins one, whoever has added rows before."""
+        self.buffer.end_episode(mask)
+        self._add_count = self.buffer.add_count
 
     def _frames(self, observation: Any, lead: int) -> list[np.ndarray]:
         """The newest frame of each leaf, copied: environments write into what they returned."""
@@ -259,7 +260,7 @@ class Recorder(_Recording, gymnasium.Wrapper):
         """Begin an episode; one that is under way is cut."""
         self._held, self._annotations = None, {}
         result = observation, _ = self.env.reset(seed=seed, options=options)
-        self.buffer.end_episode()
+        self._cut()
         self._check_first(observation)
         self._held = self._frames(observation, 0)
         return result
@@ -282,7 +283,7 @@ class Recorder(_Recording, gymnasium.Wrapper):
             frames = self._frames(observation, 0)
             ended = terminated or truncated
             if only_resets:
-                self.buffer.end_episode()
+                self._cut()
                 self._check_first(observation)
             self._held = None if ended else frames
             if only_resets:
@@ -290,9 +291,9 @@ class Recorder(_Recording, gymnasium.Wrapper):
             seen = self._observation(before)
             extras = self._all_extras(seen, taken, reward, terminated, truncated, info)
             final = self._observation(frames) if ended else None
-            self.buffer.add(seen, taken, reward, terminated, truncated, final, **extras)
+            self._add(seen, taken, reward, terminated, truncated, final, **extras)
         except BaseException:
-            self.buffer.end_episode()  # a row is missing in it
+            self._cut()  # a row is missing in it
             raise
         finally:
             self._annotations = {}
@@ -351,7 +352,10 @@ class VectorRecorder(_Recording, VectorWrapper):
         result = observations, _ = self.env.reset(seed=seed, options=options)
         frames = self._frames(observations, 1)
         begun = np.ones_like(self._over) if mask is None or held is None else mask
-        self.buffer.end_episode(begun)
+        if begun.all():
+            self._cut()
+        else:
+            self.buffer.end_episode(begun)  # the others may have rows of somebody else behind them
         self._check_first(observations, begun)
         self._held = held or frames
         for kept, new in zip(self._held, frames, strict=True):
@@ -391,9 +395,9 @@ class VectorRecorder(_Recording, VectorWrapper):
                 extras = {name: _of_only_env(value) for name, value in extras.items()}
             if mask.any():
                 row = (*step, following)
-                self.buffer.add(*row, mask=mask, next_observation_mask=given, **extras)
+                self._add(*row, mask=mask, next_observation_mask=given, **extras)
         except BaseException:
-            self.buffer.end_episode(mask)  # a row is missing in them
+            self._cut(mask)  # a row is missing in them
             raise
         finally:
             self._annotations = {}
@@ -421,16 +425,3 @@ class VectorRecorder(_Recording, VectorWrapper):
 def _of_only_env(value: Any) -> Any:
     """An array of a vector environment of one env, without the env axis."""
     return None if value is None else np.asarray(value)[0]
-
-
-def _outline(space: gym_spaces.Space[Any]) -> Any:
-    """What must agree of action spaces; the bounds and the width of a Box need not."""
-    if isinstance(space, gym_spaces.Dict):
-        return {key: _outline(inner) for key, inner in space.spaces.items()}
-    if isinstance(space, gym_spaces.Tuple):
-        return [_outline(inner) for inner in space.spaces]
-    if isinstance(space, gym_spaces.Discrete):
-        return int(space.n), int(space.start)
-    if isinstance(space, gym_spaces.MultiDiscrete):
-        return space.nvec.tolist(), space.start.tolist()
-    return space.shape, np.dtype(space.dtype).kind

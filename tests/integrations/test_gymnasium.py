@@ -1,5 +1,6 @@
 """Recorded environments against the same environments played by hand."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -516,6 +517,64 @@ def test_a_new_recorder_does_not_go_on_with_the_episode_of_another():
             env.step(0)
             env.step(0)
         assert sampleable(buffer).tolist() == [0, 2]
+
+
+OTHERS = r"The episode is cut here\. Give each recorder a buffer of its own"
+
+
+def test_rows_of_another_recorder_are_not_what_a_step_led_to():
+    """They would be, if each went on with its episode: the buffer knows one of an env."""
+    with make_buffer() as buffer:
+        envs = [Recorder(Counting(number, longest=200), buffer) for number in range(2)]
+        for env in envs:
+            env.reset(seed=1)
+        for number, steps in ((0, 3), (1, 3), (0, 2), (1, 2)):
+            warns = steps == 2 or number == 1
+            with pytest.warns(RuntimeWarning, match=OTHERS) if warns else contextlib.nullcontext():
+                for _ in range(steps):
+                    envs[number].step(0)
+        assert sampleable(buffer).tolist() == [0, 1, 3, 4, 6, 8]
+        batch = buffer.gather(sampleable(buffer))
+        now, then = batch.observation[:, 0], batch.next_observation[:, 0]
+        assert (now[:, 0] == then[:, 0]).all()  # of the same env
+        assert (then[:, 2] == now[:, 2] + 1).all()
+
+
+def test_rows_of_others_cut_the_envs_that_were_not_reset():
+    with make_buffer(2) as buffer:
+        makes = [lambda number=number: Counting(number, longest=200) for number in range(2)]
+        envs = SyncVectorEnv(makes, autoreset_mode=AutoresetMode.DISABLED)
+        env, none = VectorRecorder(envs, buffer), np.zeros(2, np.int64)
+        env.reset(seed=1)
+        env.step(none)
+        other = np.full((2, 2, 3), 99, np.uint8)
+        buffer.end_episode()
+        buffer.add(other, none, np.zeros(2), np.zeros(2, bool), np.zeros(2, bool))
+        env.reset(options={"reset_mask": np.array([True, False])})
+        with pytest.warns(RuntimeWarning, match=OTHERS):
+            env.step(none)
+        env.step(none)
+        batch = buffer.gather(sampleable(buffer))
+        now, then = batch.observation[:, 0], batch.next_observation[:, 0]
+        assert sorted(map(tuple, now[:, ::2].tolist())) == [(0, 0), (1, 1)]
+        assert (then[:, 2] == now[:, 2] + 1).all()
+
+
+def test_a_load_that_goes_on_with_an_episode_needs_to_know_where_the_environment_is(tmp_path):
+    with make_buffer() as buffer:
+        env = Recorder(Counting(longest=200), buffer)
+        env.reset(seed=1)
+        for _ in range(3):
+            env.step(0)
+        buffer.save(tmp_path, 1)
+        for _ in range(9):
+            env.step(0)
+        buffer.load(tmp_path, 1, resume_episodes=True)
+        with pytest.warns(RuntimeWarning, match=r"call resume\(observation\)"):
+            env.step(0)  # of the time after the save, and `resume` was not called
+        env.step(0)
+        assert sampleable(buffer).tolist() == [0, 1, 3]
+        assert buffer.gather([0, 1, 3]).next_observation[:, 0, 2].tolist() == [1, 2, 13]
 
 
 def test_an_action_that_the_environment_changes_is_recorded_as_chosen():
