@@ -5,11 +5,13 @@ Of an environment and each of its wrappers, and of each env of a `SyncVectorEnv`
 - what `get_state` returns, where a class has it and `set_state(state)` too;
 - else its attributes, pickled together, so that what two of them share stays shared. Left out are
   functions, specs, what Gymnasium and its like draw pictures with, and the buffers that it records
-  into. What has an owner who saves it (`held`: a network, a generator) is named only, and stays
-  shared with that owner. Spaces have to be as they were. Of Gymnasium's, and of their parts, the
-  generator alone is given back, so that whoever holds them keeps them; of spaces of other classes
-  also what those have noted in them;
-- of Atari's emulator a snapshot with its random numbers, of MuJoCo's simulation all of its data.
+  into. (What a function keeps between calls, in a closure or a global, nobody sees. A method comes
+  with the object that it is of.) What has an owner who saves it (`held`: a network, a generator) is
+  named only, and stays shared with that owner. Spaces have to be as they were. Of Gymnasium's, and
+  of their parts, the generator alone is given back, so that whoever holds them keeps them; of
+  spaces of other classes also what those have noted in them;
+- of Atari's emulator a snapshot with its random numbers, of MuJoCo's simulation all of its data,
+  and its model: an environment may draw other masses for each episode.
 
 The emulator does not tell which action it would repeat (`repeat_action_probability`), and no
 snapshot has it. So that is no operation from then on, in the environment whose state is taken too.
@@ -21,7 +23,6 @@ import copy
 import io
 import math
 import pickle
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -34,6 +35,12 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
+from diskreplay.integrations.mujoco_state import (
+    give_simulation,
+    has_model,
+    is_simulated,
+    other_size,
+)
 from diskreplay.session import Session
 from diskreplay.signals import undisturbed
 
@@ -44,7 +51,7 @@ _MADE_WITH = {"_ezpickle_args", "_ezpickle_kwargs", "_saved_kwargs", "env_fns"}
 # Called so since Gymnasium 1.0.
 _VECTOR_WRAPPER = vars(vector).get("VectorWrapper") or vars(vector)["VectorEnvWrapper"]
 _UNPICKLED_AT_THEIR_PATH = "diskreplay.integrations.", "diskreplay.compat."
-_CODE = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | EnvSpec
+_METHOD = types.MethodType | types.BuiltinFunctionType
 
 
 class EnvState:
@@ -77,6 +84,8 @@ class EnvState:
                 f"env: a gymnasium.Env or SyncVectorEnv expected, found {brief(env)}; make it first"
             )
         self._layers, self._held, self._unsaved = list(_layers(env)), held, unsaved
+        for layer in self._layers:
+            _refuse_hidden(layer)
         self._made_with = [set(vars(layer)) for layer in self._layers]
         self._names = [type(layer).__qualname__ for layer in self._layers]
 
@@ -123,6 +132,11 @@ class EnvState:
                         f"env: {name} of {type(layer).__qualname__}: {brief(value, 200)} saved, "
                         f"and {brief(there, 200)} here; make the environment as it was"
                     )
+                if is_simulated(there, value) and (found := other_size(there, value)):
+                    raise InvalidInputError(
+                        f"env: {name} of {type(layer).__qualname__}: a model of MuJoCo's with "
+                        f"{found} here; make the environment as it was"
+                    )
         return states
 
     def give(self, states: list[Any]) -> None:
@@ -133,8 +147,8 @@ class EnvState:
         ):
             for name, value in attributes.items():
                 there = getattr(layer, name, None)
-                if _is_simulation(there):
-                    sys.modules["mujoco"].mj_copyData(there, layer.model, value)
+                if is_simulated(there, value):
+                    give_simulation(there, value)
                 elif _are_spaces(there, value):
                     _give_space(there, value)
                 else:
@@ -154,7 +168,7 @@ class EnvState:
                 own = self._pickled(_own(layer))
             spaces = [(s, dict(vars(s))) for each in attributes.values() for s in _spaces(each)]
             simulations = [
-                (each, copy.deepcopy(each)) for each in attributes.values() if _is_simulation(each)
+                (each, copy.deepcopy(each)) for each in attributes.values() if is_simulated(each)
             ]
             found.append(_Before(own, attributes, spaces, simulations))
         return found
@@ -166,7 +180,7 @@ class EnvState:
                 vars(thing).clear()
                 vars(thing).update(its)
             for simulation, its in simulations:
-                sys.modules["mujoco"].mj_copyData(simulation, layer.model, its)
+                give_simulation(simulation, its)
             if own is not None:
                 _give_own(layer, self._unpickled(own))
 
@@ -187,8 +201,8 @@ class EnvState:
         except Exception as error:
             raise InvalidInputError(
                 f"env: the attribute {name} of {type(layer).__qualname__} cannot be pickled "
-                f"({error}); give the class get_state() and set_state(state), or leave env out: "
-                "then a run is resumed at a reset"
+                f"({type(error).__name__}: {error}); give the class get_state() and "
+                "set_state(state), or leave env out: then a run is resumed at a reset"
             ) from error
 
 
@@ -239,6 +253,21 @@ class _Unpickler(pickle.Unpickler):
         if name not in self._named:
             raise InvalidInputError(f"env: it had {name}, which is not there in this run")
         return self._named[name]
+
+
+class _Plain:
+    """What has attributes and nothing else is as large as this."""
+
+
+def _refuse_hidden(layer: Any) -> None:
+    """Refuse what has state that is no attribute, and does not say itself what it is."""
+    says = _has(layer, "get_state", "set_state") or _has(layer, "clone_state", "restore_state")
+    if not says and type(layer).__basicsize__ != _Plain.__basicsize__:
+        raise InvalidInputError(
+            f"env: {type(layer).__qualname__} has state that is in no attribute (__slots__, or a "
+            "base class in C), which nobody can take; give the class get_state() and "
+            "set_state(state), or leave env out: then a run is resumed at a reset"
+        )
 
 
 def _layers(env: Any) -> Iterator[Any]:
@@ -296,7 +325,8 @@ def _attributes(layer: Any) -> dict[str, Any]:
     return {
         name: value for name, value in vars(layer).items()
         if not _is_left_out(layer, name, value)
-        and not isinstance(value, _CODE | types.MethodType | Session)
+        and not isinstance(value, types.FunctionType | types.ModuleType | EnvSpec | Session)
+        and not (isinstance(value, _METHOD) and _is_code(value.__self__))
     }  # fmt: skip
 
 
@@ -367,11 +397,18 @@ def _is_left_out(layer: Any, name: str, value: Any) -> bool:
         return value is None or type(value).__module__.partition(".")[0] in _DRAWING
     if name == "ale":
         return _has(layer, "clone_state", "restore_state")
-    if name == "model":
-        return type(value).__name__ == "MjModel"
+    if has_model(vars(layer).values(), value):
+        return True
     if name in ("env", "envs"):
         return isinstance(layer, gymnasium.Wrapper | _VECTOR_WRAPPER | SyncVectorEnv)
     return name in _MADE_WITH
+
+
+def _is_code(owner: Any) -> bool:
+    """Whether a method of it is code alone; a method of anything else comes with what that has."""
+    if isinstance(owner, type | types.ModuleType | Session | gymnasium.Env | vector.VectorEnv):
+        return True
+    return owner is None or type(owner).__module__.partition(".")[0] in _DRAWING - {"gymnasium"}
 
 
 def _repeats(layer: Any) -> float:
@@ -393,7 +430,3 @@ def _repeat_nothing(layer: Any) -> None:
 
 def _has(layer: Any, *methods: str) -> bool:
     return all(callable(getattr(type(layer), method, None)) for method in methods)
-
-
-def _is_simulation(value: Any) -> bool:
-    return type(value).__name__ == "MjData" and "mujoco" in sys.modules

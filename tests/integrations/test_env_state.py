@@ -190,11 +190,13 @@ def test_a_recorder_goes_on_with_its_own_buffer(tmp_path):
     env.reset(seed=0)
     observation, *_ = env.step(1)
     data = EnvState(env).take()
+    buffer.save(tmp_path / "saved", 1)
     state = EnvState(other)
     state.give(state.read(data))
     assert other.buffer is twin
+    twin.load(tmp_path / "saved", resume_episodes=True)
     other.step(0)  # without a reset
-    np.testing.assert_array_equal(twin.take("observation", [0])[0], observation)
+    np.testing.assert_array_equal(twin.take("observation", [1])[0], observation)
     buffer.close(), twin.close()
 
 
@@ -277,6 +279,76 @@ def test_what_cannot_be_pickled_is_named():
             EnvState(env).take()
     finally:
         env.unwrapped.log.close()
+
+
+class Sums:
+    """Keeps what it was called with."""
+
+    def __init__(self):
+        self.sum = 0.0
+
+    def of(self, observation):
+        self.sum = self.sum + observation
+        return self.sum
+
+
+def test_a_method_comes_with_its_object():
+    """What that keeps is in no other attribute: it was lost."""
+
+    def make(seed):
+        space = Box(-np.inf, np.inf, (4,), "float32")
+        env = gymnasium.wrappers.TransformObservation(
+            gymnasium.make("CartPole-v1"), Sums().of, space
+        )
+        env.unwrapped.draw = np.random.default_rng(seed).uniform
+        env.unwrapped.again = env.unwrapped.reset  # no more than code
+        env.reset(seed=0)
+        return env
+
+    def play(env):
+        return [env.step(0)[0] + env.unwrapped.draw() for _ in range(3)]
+
+    env, other = make(1), make(2)
+    play(env)
+    data = EnvState(env).take()
+    state = EnvState(other)
+    state.give(state.read(data))
+    np.testing.assert_array_equal(play(env), play(other))
+    assert other.unwrapped.again == other.unwrapped.reset
+
+
+class Slotted(gymnasium.Env):
+    __slots__ = ("count",)
+    observation_space, action_space = Box(0, 9, ()), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return np.float32(0), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.float32(self.count), 0.0, False, False, {}
+
+
+def test_state_that_is_in_no_attribute_is_refused():
+    class Keyed(cart_pole().unwrapped.__class__, dict):
+        pass
+
+    class Says(Slotted):
+        def get_state(self):
+            return self.count
+
+        def set_state(self, state):
+            self.count = state
+
+    for env in (gymnasium.Wrapper(Slotted()), Keyed()):
+        with pytest.raises(InvalidInputError, match="has state that is in no attribute"):
+            EnvState(env)
+    env, other = Says(), Says()
+    env.reset(), env.step(0)
+    state = EnvState(other)
+    state.give(state.read(EnvState(env).take()))
+    assert other.count == 1
 
 
 def test_other_wrappers_are_refused():
