@@ -57,7 +57,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 try:
-    from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
     from gymnasium.wrappers import Autoreset
 except ImportError as error:
     raise ImportError(
@@ -78,6 +78,11 @@ __all__ = ["Recorder", "VectorRecorder"]
 ExtrasFunction = Callable[[Any, Any, Any, Any, Any, Any], Mapping[str, Any] | None]
 
 _RESET_NEEDED = "Cannot call env.step() before env.reset(): there is no episode under way to record"
+
+# Up to this version an AsyncVectorEnv without shared memory does not know of a reset that episodes
+# are over: an env whose episode had ended before it resets in the next step once more.
+_FORGETS_NO_END = (1, 4)
+_VERSION = tuple(map(int, gymnasium.__version__.split(".")[:2]))
 
 # The same words each time, so that Python shows them once for a line that steps.
 _OTHERS = (
@@ -341,6 +346,13 @@ class VectorRecorder(_Recording, VectorWrapper):
                 f"VectorRecorder: env.metadata['autoreset_mode'] is {mode!r}; an AutoresetMode "
                 "expected, since the rows depend on it: set the one that the environment has"
             ) from None
+        base = env.unwrapped
+        self._resets_again = (
+            self._mode is AutoresetMode.NEXT_STEP
+            and isinstance(base, AsyncVectorEnv)
+            and not base.shared_memory
+            and _VERSION <= _FORGETS_NO_END
+        )
 
     def reset(
         self, *, seed: Any = None, options: dict[Any, Any] | None = None
@@ -360,7 +372,8 @@ class VectorRecorder(_Recording, VectorWrapper):
         self._held = held or frames
         for kept, new in zip(self._held, frames, strict=True):
             kept[begun] = new[begun]
-        self._over[... if mask is None else mask] = False
+        if not self._resets_again:
+            self._over[... if mask is None else mask] = False
         return result
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -299,6 +299,30 @@ def test_a_reset_in_the_middle_cuts_the_episodes(mode):
         assert sampleable(buffer, 9).tolist() == ids.tolist()
 
 
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_reset_when_an_episode_has_just_ended(shared_memory):
+    """Without shared memory such an env resets twice: Gymnasium forgets that it is reset."""
+    makes = [lambda number=number: Counting(number, longest=3) for number in range(2)]
+    envs = AsyncVectorEnv(makes, shared_memory=shared_memory)
+    with make_buffer(2) as buffer:
+        recorder, none = VectorRecorder(envs, buffer), np.zeros(2, np.int64)
+        recorder.reset(seed=1)
+        for _ in range(5):
+            ended = False
+            while not ended:
+                ended = recorder.step(none)[2].any()
+            recorder.reset()
+            recorder.step(none)
+            recorder.step(none)
+        recorder.close()
+        batch = buffer.gather(sampleable(buffer))
+        goes_on = batch.discount > 0
+        now, then = batch.observation[goes_on, 0], batch.next_observation[goes_on, 0]
+        assert len(now) > 3
+        assert (then[:, 1] == now[:, 1]).all()  # of the same episode
+        assert (then[:, 2] == now[:, 2] + 1).all()
+
+
 def test_a_vector_environment_of_one():
     for mode in MODES:
         envs = make_envs(SyncVectorEnv, mode, 1, observation_space=BOTH)
