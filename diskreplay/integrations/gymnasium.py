@@ -392,13 +392,13 @@ class VectorRecorder(_Recording, VectorWrapper):
                 begun = ended if self._mode is AutoresetMode.SAME_STEP else self._over
                 if begun.any():
                     self._check_first(observations, begun)
-            self._held = frames
-            final, given = (frames if ended.any() else None), None
             if self._mode is AutoresetMode.NEXT_STEP:
                 self._over = ended
             elif self._mode is AutoresetMode.DISABLED:
                 self._over = self._over | ended
-            elif final is not None:
+            self._held = frames  # behind `_over`: after Ctrl-C between them a reset is needed
+            final, given = (frames if ended.any() else None), None
+            if self._mode is AutoresetMode.SAME_STEP and final is not None:
                 final, given = self._final_frames(frames, infos, ended)
             step = self._observation(before), taken, rewards, terminated, truncated
             extras: dict[str, Any] = self._all_extras(*step, infos)

@@ -303,7 +303,7 @@ def test_a_reset_in_the_middle_cuts_the_episodes(mode):
 def test_a_reset_when_an_episode_has_just_ended(shared_memory):
     """Without shared memory such an env resets twice: Gymnasium forgets that it is reset."""
     makes = [lambda number=number: Counting(number, longest=3) for number in range(2)]
-    envs = AsyncVectorEnv(makes, shared_memory=shared_memory)
+    envs = AsyncVectorEnv(makes, shared_memory=shared_memory, context="fork")
     with make_buffer(2) as buffer:
         recorder, none = VectorRecorder(envs, buffer), np.zeros(2, np.int64)
         recorder.reset(seed=1)
@@ -667,6 +667,46 @@ def test_a_step_that_cannot_be_recorded_cuts_the_episode():
         for _ in range(2):
             env.step(np.zeros(2, np.int64))
         assert sampleable(buffer).tolist() == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ctrl_c_in_the_step_that_ends_an_episode(mode):
+    """At each line of the recorder: no transition may lead from one episode into the next."""
+    none, line, was_cut = np.zeros(2, np.int64), 0, True
+
+    def cut(frame, event, argument):
+        nonlocal to_come, was_cut
+        if frame.f_code is not VectorRecorder.step.__code__:
+            return None
+        to_come -= event == "line"
+        if not to_come and not was_cut:
+            was_cut = True
+            raise KeyboardInterrupt
+        return cut
+
+    before = sys.gettrace()
+    with make_buffer(2) as buffer:
+        while was_cut:
+            line, was_cut = line + 1, False
+            buffer.clear()
+            envs = SyncVectorEnv([lambda: Counting(longest=1)] * 2, autoreset_mode=mode)
+            env, to_come = VectorRecorder(envs, buffer), line
+            env.reset(seed=1)
+            with contextlib.suppress(KeyboardInterrupt):
+                sys.settrace(cut)
+                try:
+                    env.step(none)
+                finally:
+                    sys.settrace(before)
+            for _ in range(4):
+                try:
+                    env.step(none)
+                except (ResetNeeded, AssertionError):  # Gymnasium's, where nothing resets
+                    env.reset()
+            batch = buffer.gather(sampleable(buffer))
+            same = batch.observation[:, 0, 1] == batch.next_observation[:, 0, 1]
+            assert (same | (batch.discount == 0)).all(), line
+    assert line > 20
 
 
 def test_after_an_error_of_the_environment_a_reset_is_needed():
