@@ -15,6 +15,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.metadata import checked
 
+_FORGETFUL = (1, 4)  # the newest Gymnasium of which `resets_again` is known
 _INNERMOST = re.compile(r"<([^<>]+)>+$")  # of what Gymnasium prints of an environment
 
 
@@ -34,6 +35,16 @@ def attribute(env: Any, name: str) -> list[Any]:
     return []
 
 
+def resets_again(env: Any) -> bool:
+    """Whether an env that resets in the step behind an end does so behind a `reset` of that end.
+
+    An `AsyncVectorEnv` without shared memory does: its workers forget no end when they are reset.
+    """
+    base = env.unwrapped
+    version = tuple(map(int, gymnasium.__version__.split(".")[:2]))
+    return isinstance(base, AsyncVectorEnv) and not base.shared_memory and version <= _FORGETFUL
+
+
 def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[Any]:
     """Refuse an environment of another number of envs, or with other actions, than the buffer.
 
@@ -51,9 +62,16 @@ def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[
 
     Raises
     ------
+    InvalidInputError
+        The buffer is none.
     SchemaError
         It does not fit, or the buffer was made with the spaces of all envs together.
     """
+    if not isinstance(buffer, ReplayBuffer):
+        raise InvalidInputError(
+            f"{name}: buffer: a ReplayBuffer expected, found {type(buffer).__name__}"
+            + ("; give its `add` each step yourself" if hasattr(buffer, "add") else "")
+        )
     num_envs, shown, actions = 1, env.observation_space, env.action_space
     if isinstance(env, VectorEnv):
         num_envs = env.num_envs

@@ -57,7 +57,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 try:
-    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+    from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
     from gymnasium.wrappers import Autoreset
 except ImportError as error:
     raise ImportError(
@@ -67,9 +67,10 @@ except ImportError as error:
     ) from error
 
 from diskreplay.batch import mapped
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ExtrasError, InvalidInputError, ShapeError
-from diskreplay.integrations.environments import check_spaces, note
+from diskreplay.integrations.environments import check_spaces, note, resets_again
 from diskreplay.integrations.frame_stacks import FrameStacks
 from diskreplay.stored_space import StoredSpace
 
@@ -78,11 +79,6 @@ __all__ = ["Recorder", "VectorRecorder"]
 ExtrasFunction = Callable[[Any, Any, Any, Any, Any, Any], Mapping[str, Any] | None]
 
 _RESET_NEEDED = "Cannot call env.step() before env.reset(): there is no episode under way to record"
-
-# Up to this version an AsyncVectorEnv without shared memory does not know of a reset that episodes
-# are over: an env whose episode had ended before it resets in the next step once more.
-_FORGETS_NO_END = (1, 4)
-_VERSION = tuple(map(int, gymnasium.__version__.split(".")[:2]))
 
 # The same words each time, so that Python shows them once for a line that steps.
 _OTHERS = (
@@ -216,7 +212,13 @@ class _Recording:
 
     def _all_extras(self, *step: Any) -> dict[str, Any]:
         """What was annotated, and what the function makes of (observation, ..., info)."""
-        return {**self._annotations, **((self._extras and self._extras(*step)) or {})}
+        found = (self._extras and self._extras(*step)) or {}
+        if not isinstance(found, Mapping):
+            raise ExtrasError(
+                f"extras: a dict or None expected of the function, found {brief(found, 80)}; this "
+                "step is not recorded"
+            )
+        return {**self._annotations, **found}
 
 
 class Recorder(_Recording, gymnasium.Wrapper):
@@ -346,13 +348,7 @@ class VectorRecorder(_Recording, VectorWrapper):
                 f"VectorRecorder: env.metadata['autoreset_mode'] is {mode!r}; an AutoresetMode "
                 "expected, since the rows depend on it: set the one that the environment has"
             ) from None
-        base = env.unwrapped
-        self._resets_again = (
-            self._mode is AutoresetMode.NEXT_STEP
-            and isinstance(base, AsyncVectorEnv)
-            and not base.shared_memory
-            and _VERSION <= _FORGETS_NO_END
-        )
+        self._resets_again = self._mode is AutoresetMode.NEXT_STEP and resets_again(env)
 
     def reset(
         self, *, seed: Any = None, options: dict[Any, Any] | None = None
@@ -420,6 +416,11 @@ class VectorRecorder(_Recording, VectorWrapper):
         self, frames: list[np.ndarray], infos: dict[str, Any], ended: np.ndarray
     ) -> tuple[list[np.ndarray] | None, np.ndarray | None]:
         """The frames that episodes ended with, from ``infos``, and the envs that gave one."""
+        if not isinstance(infos, Mapping):
+            raise InvalidInputError(
+                f"VectorRecorder: infos: a dict expected, found {type(infos).__name__}; put the "
+                "wrapper that makes it so around the recorder, not into it"
+            )
         final = infos.get("final_obs")
         if final is None:
             return None, None

@@ -11,6 +11,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import Autoreset, FrameStackObservation, TransformObservation
+from gymnasium.wrappers.vector import DictInfoToList
 
 import diskreplay
 from diskreplay.errors import (
@@ -768,6 +769,30 @@ def test_another_number_of_envs_is_refused():
             VectorRecorder(make_envs(SyncVectorEnv, MODES[0]), buffer)
         with pytest.raises(SchemaError, match=r"1 env.* 2 "):
             Recorder(Counting(), buffer)
+
+
+def test_what_is_no_buffer_is_named(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"Recorder: buffer: .* expected, found NoneType$"):
+        Recorder(Counting(), None)
+    spaces = {"observation_space": FRAME, "action_space": Discrete(ACTIONS)}
+    with diskreplay.ReplayBuffer(tmp_path / "store", capacity=10, **spaces) as buffer:
+        writer = buffer.env_writers()[0]
+        with pytest.raises(InvalidInputError, match="found EnvWriter; give its `add` each step"):
+            Recorder(Counting(), writer)
+
+
+def test_infos_and_extras_that_are_no_dicts_are_named():
+    envs = SyncVectorEnv([lambda: Counting(longest=1)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    with make_buffer(2) as buffer:
+        env = VectorRecorder(DictInfoToList(envs), buffer)
+        env.reset(seed=0)
+        with pytest.raises(InvalidInputError, match="infos: a dict expected, found list; put the"):
+            env.step(np.zeros(2, np.int64))
+    with make_buffer() as buffer:
+        env = Recorder(Counting(), buffer, extras=lambda *step: [1])
+        env.reset(seed=0)
+        with pytest.raises(ExtrasError, match=r"extras: a dict or None expected .* found \[1\]"):
+            env.step(0)
 
 
 def test_an_unknown_autoreset_mode_is_refused():
