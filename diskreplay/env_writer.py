@@ -106,7 +106,9 @@ class EnvWriter:
         self._terms, self.env, self._ring_id = terms, env, ring_id
         self._ring: ActorRing | None = None
         self._lock = -1
-        self._written = self._step = 0
+        # Rows in the ring and the next one's step, as they are, and as the row that is put makes
+        # them.
+        self._stands = self._comes = 0, 0
         self._validator = RowValidator(terms.schema, 1)
         self._is_closed = False
         self._calls, self._attaching = Lock(), Lock()
@@ -176,7 +178,7 @@ class EnvWriter:
             ring = self._ring or self._attach()
             if ring.words[CLOSED]:
                 self._refuse_closed()
-            step = self._step
+            written, step = self._place(ring)
             if step == LONGEST:
                 raise UsageError(
                     f"env {self.env}: the episode has {LONGEST} steps, the most that can be "
@@ -187,15 +189,13 @@ class EnvWriter:
             )
             given = _NONE if priority is None else self._checked(priority)
             rows = 1 if final is None else 2
-            written = self._written
             if written + rows - ring.words[TAKEN] > ring.rows:
-                self._wait(ring, rows)
+                self._wait(ring, written + rows)
+            self._comes = written + rows, 0 if terminated or truncated else step + 1
             ring.put(written, row, given)
             if final is not None:
                 ring.put(written + 1, final, _NONE)
             ring.publish(written + rows)
-            self._written = written + rows
-            self._step = 0 if terminated or truncated else step + 1
 
     def end_episode(self, *, next_observation: Any = None) -> None:
         """Cut the episode under way: the next `add` begins a new one.
@@ -216,14 +216,25 @@ class EnvWriter:
             ring = self._ring or self._attach()
             if ring.words[CLOSED]:
                 self._refuse_closed()
-            if next_observation is not None and self._step:
-                row = self._validator.frame(self._step, next_observation, is_next=True)
-                if self._written + 1 - ring.words[TAKEN] > ring.rows:
-                    self._wait(ring, 1)
-                ring.put(self._written, row, _NONE)
-                ring.publish(self._written + 1)
-                self._written += 1
-            self._step = 0
+            written, step = self._place(ring)
+            if next_observation is None or not step:
+                self._comes = written, 0
+                return
+            row = self._validator.frame(step, next_observation, is_next=True)
+            if written + 1 - ring.words[TAKEN] > ring.rows:
+                self._wait(ring, written + 1)
+            self._comes = written + 1, 0
+            ring.put(written, row, _NONE)
+            ring.publish(written + 1)
+
+    def _place(self, ring: ActorRing) -> tuple[int, int]:
+        """Rows in the ring, and the step of the next one.
+
+        The ring says which row was published last: Ctrl-C may have come right behind that.
+        """
+        if ring.words[WRITTEN] == self._comes[0]:
+            self._stands = self._comes
+        return self._stands
 
     def _turn(self) -> Lock:
         """The lock, for a call that is to begin.
@@ -347,8 +358,9 @@ class EnvWriter:
             raise
         ring.words[PROCESS] = fork.pid
         ring.words[ATTACHED] = ring.words[GENERATION]  # before the step is looked at: see `forget`
-        self._written = ring.words[WRITTEN]
-        self._step = ring.words[STEP] if ring.words[FRESH_AT] == self._written else 0
+        written = ring.words[WRITTEN]
+        step = ring.words[STEP] if ring.words[FRESH_AT] == written else 0
+        self._stands = self._comes = written, step
         self._ring, self._lock = ring, lock
         return ring
 
@@ -358,13 +370,13 @@ class EnvWriter:
             "is in the store, or will be when it is opened again"
         )
 
-    def _wait(self, ring: ActorRing, rows: int) -> None:
-        """Until there is room for so many rows."""
-        if rows > ring.rows:
+    def _wait(self, ring: ActorRing, written: int) -> None:
+        """Until there is room for so many rows ever."""
+        if written - ring.words[WRITTEN] > ring.rows:
             raise InvalidInputError("a ring of 1 row cannot take a step with its final row")
         pause, now = 5e-5, time.monotonic()
         seen, look = now, now + _LOOK_EVERY  # when the learner was seen last, and is looked for
-        while self._written + rows - ring.words[TAKEN] > ring.rows:
+        while written - ring.words[TAKEN] > ring.rows:
             if ring.words[CLOSED]:
                 self._refuse_closed()
             self._check_open()

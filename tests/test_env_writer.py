@@ -452,6 +452,35 @@ def test_a_signal_handler_that_adds_amid_an_add_is_refused(tmp_path, monkeypatch
         assert numbers(buffer, 0) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
+def test_ctrl_c_right_behind_a_row_loses_none(tmp_path, monkeypatch, number, taken):
+    """The next step got the place of the one that was there already, and was never taken."""
+    with make(tmp_path / "a", 1) as buffer:
+        (writer,) = buffer.env_writers(automatic=False)
+        add_all(writer, 0, number)
+        publish = type(writer._ring).publish
+
+        def cut(ring, written):
+            publish(ring, written)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(type(writer._ring), "publish", cut)
+        with pytest.raises(KeyboardInterrupt):
+            add_all(writer, number, number + 1)
+        monkeypatch.undo()
+        if taken:
+            buffer.drain()
+        add_all(writer, number + 1, number + 5)
+        writer.close()
+        buffer.drain()
+        assert numbers(buffer, 0) == list(range(number + 5))
+        ids = np.arange(*buffer.bounds[0])
+        steps, begins = buffer.take("step", ids), buffer.take("is_final", ids)
+        follow = steps[1:] == steps[:-1] + 1
+        assert (follow | begins[:-1] | (steps[1:] == 0)).all()
+
+
 def test_rows_are_counted_while_an_add_waits_on_another_thread(tmp_path):
     """Also where the thread that looks was there before the other one had taken the ring."""
     begun, looked = threading.Event(), threading.Event()
