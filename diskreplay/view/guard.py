@@ -72,8 +72,9 @@ class Guard:
             return PlainTextResponse("Asked by a page from elsewhere.\n", 403)
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         if scope["path"] == "/" and len(given) == 1 and self._is_token(given[0]):
-            entered = RedirectResponse("/", 303)
-            entered.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path="/")
+            # Both relative: a proxy may have the page below a path of its own, which it does not tell.
+            entered = RedirectResponse("./", 303)
+            entered.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path=None)
             return entered
         # A page of the same site, on another port say, sends the cookie, but has no business here.
         elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")

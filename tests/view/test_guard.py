@@ -1,5 +1,7 @@
 """Who may ask, and what a browser is told about the answer."""
 
+from urllib.parse import urljoin
+
 import pytest
 
 pytest.importorskip("starlette")
@@ -38,12 +40,24 @@ def test_nothing_without_the_token(stranger, path):
 
 def test_the_token_of_the_address_goes_into_a_cookie(stranger):
     entered = stranger.get(f"/?token={TOKEN}")
-    assert (entered.status_code, entered.headers["location"]) == (303, "/")
+    assert (entered.status_code, entered.headers["location"]) == (303, "./")
     cookie = entered.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=lax" in cookie
     assert stranger.get("/").status_code == 200  # with the cookie
     assert stranger.get("/api/stores").status_code == 200
+
+
+def test_behind_a_proxy_with_a_path_the_page_stays_below_it(tmp_path):
+    """As of Jupyter or nginx, which take that path away before they ask."""
+    record(tmp_path / "store", (3,))
+    with serving(tmp_path, token=None) as client:
+        entered = client.get(f"/?token={TOKEN}")
+    assert urljoin("https://hub/user/proxy/8642/?token=x", entered.headers["location"]) == (
+        "https://hub/user/proxy/8642/"
+    )
+    # Without a path a browser takes that of the address: nothing else on that host gets the token.
+    assert "path=" not in entered.headers["set-cookie"].lower()
 
 
 def test_the_token_opens_nothing_but_the_page_by_the_address(stranger):
