@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from diskreplay.convert.npy_gz import NpyGzReader, gzipped, read_gz
+from diskreplay.convert.output import making
 from diskreplay.convert.unpickling import MOST_PICKLED, unpickled
 from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError
 from diskreplay.store import checkpoint_names, files
@@ -136,7 +137,11 @@ class GzFiles:
         place: a kill amid that leaves no `add_count`, without which nobody reads the other files.
         Else it would leave new columns beside old ones.
         """
-        files.make_dirs(self.directory)
+        with making(self.directory):
+            self._write(contents)
+        files.sync_dirs([self.directory])
+
+    def _write(self, contents: Mapping[str, Iterable[bytes]]) -> None:
         for name in self._names(".", ".tmp"):
             files.remove(self._beside(name))  # of a process that was killed
         try:
@@ -156,7 +161,6 @@ class GzFiles:
         finally:
             for name in contents:
                 files.remove(self._beside(name))
-        files.sync_dirs([self.directory])
 
     def _beside(self, name: str) -> Path:
         return self.directory / f".{self.path(name).name}.tmp"

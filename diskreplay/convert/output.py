@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.errors import FormatError, InvalidInputError, StorageError
 from diskreplay.store import files, format, manifest, private, tempfiles
 from diskreplay.store.outside import check_holds_none, check_outside
 from diskreplay.store.paths import resolved
@@ -121,8 +121,25 @@ def check_wanted(out: Path, overwrite: bool) -> None:
         )
 
 
-def _workspace(out: Path) -> tempfiles.Workspace:
+@contextlib.contextmanager
+def making(directory: Path) -> Iterator[None]:
+    """A directory and those around it, for a block that puts something there. Those that were made
+    for it do not stay empty where it fails."""
+    missing = [each for each in (directory, *directory.parents) if not files.is_there(each)]
+    try:
+        files.make_dirs(directory)
+        yield
+    except BaseException:
+        with contextlib.suppress(StorageError):  # what failed is told, not this
+            for each in missing:
+                files.remove_empty_dir(each)
+        raise
+
+
+@contextlib.contextmanager
+def _workspace(out: Path) -> Iterator[tempfiles.Workspace]:
     check_outside(out)
-    files.make_dirs(out.parent)
-    tempfiles.sweep(out.parent, re.escape(out.name))
-    return tempfiles.Workspace(out, "tmp")
+    with making(out.parent):
+        tempfiles.sweep(out.parent, re.escape(out.name))
+        with tempfiles.Workspace(out, "tmp") as room:
+            yield room

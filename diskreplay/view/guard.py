@@ -72,7 +72,7 @@ class Guard:
             return PlainTextResponse("Asked by a page from elsewhere.\n", 403)
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         if scope["path"] == "/" and len(given) == 1 and self._is_token(given[0]):
-            # Both relative: a proxy may have the page below a path of its own, which it does not tell.
+            # Both relative: a proxy may have the page below a path, of which nothing is said here.
             entered = RedirectResponse("./", 303)
             entered.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path=None)
             return entered

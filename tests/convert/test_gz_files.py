@@ -128,6 +128,14 @@ def test_all_files_are_written_or_none(tmp_path, monkeypatch):
     assert [path.name for path in directory.iterdir()] == ["b_ckpt.s.gz"]
 
 
+def test_what_cannot_be_written_leaves_no_empty_directory(tmp_path):
+    (tmp_path / "there").mkdir()
+    for directory in (tmp_path / "there", tmp_path / "deep" / "er"):
+        with pytest.raises(ZeroDivisionError):
+            GzFiles(directory, "s").write({"a": (1 // 0 for _ in "b")})
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
 NAMES = [*(STORE_PREFIX + name for name in ("observation", "action", "q")), "add_count", "sum_tree"]
 
 KILLED = """

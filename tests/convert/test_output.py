@@ -86,3 +86,12 @@ def test_a_directory_made_elsewhere(tmp_path, half_done):
     interrupted.__enter__().mkdir()
     assert not interrupted.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert [*tmp_path.iterdir()] == [out.parent]
+
+
+@pytest.mark.parametrize("new", [new_file, new_directory])
+def test_what_fails_leaves_no_empty_directory(tmp_path, new):
+    (tmp_path / "there").mkdir()
+    for directory in (tmp_path / "there", tmp_path / "deep" / "er"):
+        with pytest.raises(ZeroDivisionError), new(directory / "out"):
+            raise ZeroDivisionError
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
