@@ -14,6 +14,7 @@ import contextlib
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from diskreplay.opening import open as open_buffer
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
 from diskreplay.store.paths import local, resolved
+from diskreplay.store.system_errors import explained
 from diskreplay.stored_space import StoredSpace
 
 __all__ = ["from_csv", "to_csv"]
@@ -94,17 +96,18 @@ def to_csv(
     }
     with contextlib.ExitStack() as outputs:
         described = outputs.enter_context(new_file(_description_of(path), overwrite=overwrite))
-        described.write_text(json.dumps(document, indent=1))
         beside = outputs.enter_context(new_file(path, overwrite=overwrite))
         with beside.open("w", newline="") as file:
-            is_first = True
+            is_first, written = True, 0
             size = _rows_at_once(sum(map(len, [*columns.values(), *finals.values()])))
             for chunk in chunks(buffer, rows, size, priorities, columns):
                 frame = _csv_frame(buffer, chunk, columns, finals, bool(rows.is_final.any()))
                 frame.to_csv(file, index=False, header=is_first)
                 is_first = False
+                written += len(frame)
                 if progress is not None:
                     progress(len(frame), len(rows))
+        described.write_text(json.dumps({**document, "rows": written}, indent=1))
         files.sync([beside, described])  # before anything goes: a disk may be full
         # The new files take their places one after the other, and a kill in between must not leave
         # the old description to the new file.
@@ -148,10 +151,15 @@ def from_csv(
     StorageError
     ModuleNotFoundError
         There is no pandas.
+
+    Notes
+    -----
+    Rows may have been filtered out meanwhile, as of Parquet files. Nothing else tells such a table
+    from one of which a copy was cut off, so a ``RuntimeWarning`` says how many rows are missing.
     """
     pandas = _pandas()
     path = _with_name(path)
-    document = _csv_document(path)
+    document, taken = _csv_document(path), 0
     with importing(
         document, store_path, path, overwrite=overwrite, progress=progress, options=options
     ) as importer:
@@ -167,6 +175,7 @@ def from_csv(
             with pandas.read_csv(path, chunksize=size, dtype=dtypes) as frames:
                 for frame in frames:
                     _take_in(frame, *names, importer)
+                    taken += len(frame)
                     importer.progress(len(frame), 0)
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from error
@@ -174,6 +183,12 @@ def from_csv(
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"{path}: not as to_csv wrote it ({error})") from error
+    if taken < document["rows"]:
+        warnings.warn(
+            f"{path}: {taken} rows found, and {document['rows']} were written: the others were "
+            "filtered out, or the file was cut off when it was copied",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
     return open_buffer(store_path, mode="a")
 
 
@@ -202,14 +217,25 @@ def _csv_document(path: Path) -> dict[str, Any]:
             raise FormatError(f"{file}: {what}; `to_csv` writes a table and its description")
     document = parse_description(
         described, described.read_bytes(), "csv_version", _VERSION,
-        {"has_observations": bool, "columns": dict, "finals": dict},
+        {"has_observations": bool, "columns": dict, "finals": dict, "rows": int},
     )  # fmt: skip
     if not document["has_observations"]:
         raise FormatError(
             f"{path}: was written without observations, so it makes no store; export as parquet "
             "or npz instead"
         )
+    _check_end(path)
     return document
+
+
+def _check_end(path: Path) -> None:
+    """Refuse a table that ends amid a line: half a number is a number, too."""
+    with explained(path, "cannot read it"), path.open("rb") as file:
+        file.seek(-min(1, os.fstat(file.fileno()).st_size), os.SEEK_END)
+        if file.read(1) not in b"\n":
+            raise FormatError(
+                f"{path}: its last line has no end, so the file was cut off; copy it anew"
+            )
 
 
 def _csv_columns(buffer: ReplayBuffer, observations: list[str]) -> tuple[Columns, Columns]:

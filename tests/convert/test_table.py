@@ -225,7 +225,7 @@ def test_what_is_refused(tmp_path, recorded):
     for name in ("reward", "row"):
         for text in (f"{name},{named}", f"{named},{name}"):
             cells = [f"9,{row}" if text.startswith(name) else f"{row},9" for row in rows]
-            out.write_text("\n".join([text, *cells]))
+            out.write_text("\n".join([text, *cells, ""]))
             refused(f"more than one column is called '{name}'")
     out.write_text(lines.replace("False", "perhaps", 1))
     refused("not as to_csv wrote it")
@@ -245,6 +245,22 @@ def test_what_is_refused(tmp_path, recorded):
         refused("not as to_csv wrote it")
     out.with_name("t.csv.json").unlink()
     refused("no such file")
+
+
+def test_a_table_that_is_cut_off_is_not_taken_for_whole(tmp_path, recorded):
+    """A copy that was broken off: of another format the end would be missing."""
+    out, back = tmp_path / "t.csv", tmp_path / "back"
+    to_csv(recorded.buffer, out)
+    lines = out.read_text().splitlines(keepends=True)
+    for cut in (lines[:-1] + [lines[-1][:-1]], lines[:3] + [lines[3][:-2]]):
+        out.write_text("".join(cut))
+        with pytest.raises(FormatError, match="cut off"):
+            from_csv(out, back)
+        assert not back.exists()
+    out.write_text("".join(lines[:-2]))
+    message = f"{len(lines) - 3} rows found, and {len(lines) - 1} were written"
+    with pytest.warns(RuntimeWarning, match=message):
+        from_csv(out, back).close()
 
 
 def test_through_a_link_the_description_lies_beside_the_table(tmp_path, recorded):
