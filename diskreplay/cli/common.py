@@ -28,6 +28,7 @@ from diskreplay.errors import (
 from diskreplay.inspection.harmless import harmless
 from diskreplay.inspection.plain import plain
 from diskreplay.store import files, format, manifest
+from diskreplay.store.paths import resolved
 
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 _TRAILING = re.compile(r" +$", re.MULTILINE)
@@ -60,6 +61,8 @@ def absolute(given: Any) -> Any:
     ------
     InvalidInputError
         A URL: as a path it would be a directory ``s3:`` here.
+    StorageError
+        The working directory is gone.
     """
     if isinstance(given, list | tuple):
         return [absolute(path) for path in given]
@@ -71,8 +74,8 @@ def absolute(given: Any) -> Any:
         )
     try:
         return Path(os.path.abspath(given)) if given is not None else None
-    except FileNotFoundError:  # the working directory is gone; who opens it says so
-        return given
+    except FileNotFoundError:  # the working directory is gone, which this says
+        return resolved(given)
 
 
 def absolute_or_url(given: Path) -> Any:

@@ -1,13 +1,16 @@
 """Columns of a store as Arrow arrays, and back."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
 from diskreplay.extensions import needed
+from diskreplay.store.system_errors import check_lost
 
 
 def type_of(pa: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -103,3 +106,20 @@ def pyarrow_modules() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     return pyarrow, pyarrow.parquet
+
+
+@contextlib.contextmanager
+def parquet_file(path: Path) -> Iterator[Any]:
+    """An open file. What pyarrow says of a damaged one, also in the block, is a `FormatError`, and
+    what the system says of the process, that too many files are open, is a `StorageError`."""
+    pa, pq = pyarrow_modules()
+    doing = "no Parquet file"
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            doing = "a damaged Parquet file"
+            yield file
+    except DiskReplayError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        check_lost(error, path, "cannot read it")
+        raise FormatError(f"{path}: {doing} ({error})") from error

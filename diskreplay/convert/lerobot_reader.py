@@ -11,7 +11,13 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import naming, spaces
-from diskreplay.convert.arrow import check_no_nulls, from_arrow, pyarrow_modules, type_of
+from diskreplay.convert.arrow import (
+    check_no_nulls,
+    from_arrow,
+    parquet_file,
+    pyarrow_modules,
+    type_of,
+)
 from diskreplay.convert.buffer_options import parse_description
 from diskreplay.convert.lerobot_features import (
     ACTION,
@@ -27,7 +33,7 @@ from diskreplay.convert.lerobot_videos import VideoReader, from_png
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
 from diskreplay.store import files, numbers
 from diskreplay.store.paths import local
-from diskreplay.store.system_errors import translated
+from diskreplay.store.system_errors import check_lost, translated
 from diskreplay.stored_space import StoredSpace
 
 FINAL = Path("diskreplay", "final.parquet")
@@ -60,7 +66,7 @@ class LeRobotFiles:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._pa, self._pq = pyarrow_modules()
+        self._pa = pyarrow_modules()[0]
         self.path = local(path, "path")
         self._info = info = self._read_info()
         self._described: Mapping[str, Mapping[str, Any]] = info["features"]
@@ -108,16 +114,12 @@ class LeRobotFiles:
         return found
 
     def _schema(self, path: Path) -> Any:
-        try:
-            return self._pq.read_schema(path)
-        except (OSError, self._pa.ArrowException, UnicodeDecodeError) as error:
-            raise FormatError(f"{path}: no Parquet file that can be read ({error})") from error
+        with parquet_file(path) as file:
+            return file.schema_arrow
 
     def _read_parquet(self, path: Path, columns: list[str] | None = None) -> Any:
-        try:
-            return self._pq.ParquetFile(path, page_checksum_verification=True).read(columns)
-        except (OSError, self._pa.ArrowException, UnicodeDecodeError) as error:
-            raise FormatError(f"{path}: no Parquet file that can be read ({error})") from error
+        with parquet_file(path) as file:
+            return file.read(columns)
 
     def _read_finals(self) -> tuple[dict[str, Any] | None, Any]:
         """What `to_lerobot` noted, if it wrote the data set."""
@@ -217,6 +219,7 @@ class LeRobotFiles:
         except DiskReplayError:
             raise
         except (*_DAMAGED, IndexError, self._pa.ArrowException) as error:
+            check_lost(error, self.path, "cannot read it")
             raise FormatError(f"{self.path}: damaged ({error!r})") from error
 
     def _path(self, pattern: str, about: Mapping[str, Any], of: str, **names: str) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.extensions import needed
+from diskreplay.store.system_errors import check_lost
 
 Pictures = Literal["av1", "h264", "lossless", "png"]
 
@@ -185,6 +186,7 @@ class VideoReader:
             self._container = pyav().open(str(path))
             self._stream = self._container.streams.video[0]
         except (OSError, ValueError, IndexError) as error:
+            check_lost(error, path, "cannot read it")
             raise FormatError(f"{path}: no video that can be read ({error})") from error
         self._stream.thread_type = "AUTO"
         self._frames: Iterator[Any] = self._container.decode(self._stream)

@@ -42,6 +42,7 @@ from diskreplay.extensions import needed
 from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open
 from diskreplay.store import numbers
+from diskreplay.store.system_errors import check_lost
 from diskreplay.stored_space import StoredSpace
 
 if TYPE_CHECKING:
@@ -338,6 +339,7 @@ def _telling_damage(name: object) -> Iterator[None]:
     except (
         OSError, LookupError, TypeError, ValueError, AttributeError, AssertionError, StopIteration
     ) as error:  # fmt: skip
+        check_lost(error, str(name), "cannot read it")
         raise FormatError(f"{name}: no Minari data set that can be read ({error})") from error
 
 

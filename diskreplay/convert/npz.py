@@ -9,7 +9,6 @@ a ``_`` behind its name. `numpy.load` reads all of it.
 """
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -32,6 +31,7 @@ from diskreplay.errors import FormatError, NotSampleableError, StorageError
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import local
+from diskreplay.store.system_errors import check_lost
 
 __all__ = ["from_npz", "to_npz"]
 
@@ -190,9 +190,8 @@ def from_npz(
     except StorageError:
         raise
     except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error, OSError) as error:
-        # EINVAL: a member is to be read from before the file's beginning.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise
+        # EINVAL says of a file that a member is to be read from before its beginning.
+        check_lost(error, path, "cannot read it")
         raise FormatError(f"{path}: no .npz file, or a damaged one ({error})") from error
     return open_buffer(store_path, mode="a")
 

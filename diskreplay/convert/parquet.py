@@ -37,7 +37,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.arrow import (
     check_path,
     from_arrow,
+    parquet_file,
     pyarrow_modules,
     to_arrow,
     type_of,
@@ -61,12 +62,11 @@ from diskreplay.convert.timeline import (
     rows_within,
     timeline_of,
 )
-from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.errors import FormatError
 from diskreplay.given_numbers import whole
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import local
-from diskreplay.store.system_errors import says_lost, translated
 from diskreplay.stored_space import StoredSpace
 from diskreplay.validation import one_of
 
@@ -365,28 +365,12 @@ def _take_in(path: Path, batch: Any, importer: Importer) -> None:
 
 def _paths(path: Path) -> list[Path]:
     found = files.listed(path, "*.parquet") if files.is_dir(path) else [path]
-    if not found or not files.is_file(found[0]):
-        what = "no .parquet file in it" if files.is_dir(path) else "no such file"
-        raise FormatError(f"{path}: {what}")
+    if not found:
+        raise FormatError(f"{path}: no .parquet file in it")
+    for each in found:
+        if not files.is_file(each):  # a pipe would be waited for
+            raise FormatError(f"{each}: {'no file' if files.is_there(each) else 'no such file'}")
     return found
-
-
-@contextlib.contextmanager
-def _parquet_file(path: Path) -> Iterator[Any]:
-    """An open file. What pyarrow says of a damaged one, also in the block, is a `FormatError`, and
-    what the system says of the process, that too many files are open, is a `StorageError`."""
-    pa, pq = pyarrow_modules()
-    doing = "no Parquet file"
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            doing = "a damaged Parquet file"
-            yield file
-    except DiskReplayError:
-        raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if not says_lost(error):
-            raise translated(cast(OSError, error), path, "cannot read it") from error
-        raise FormatError(f"{path}: {doing} ({error})") from error
 
 
 def _described(paths: Sequence[Path]) -> tuple[Mapping[str, Any], int]:
@@ -394,7 +378,7 @@ def _described(paths: Sequence[Path]) -> tuple[Mapping[str, Any], int]:
     more of them than a process can have open."""
     documents, total = [], 0
     for path in paths:
-        with _parquet_file(path) as file:
+        with parquet_file(path) as file:
             documents.append(_document(path, file))
             total += file.metadata.num_rows
         if documents[-1]["buffer"] != documents[0]["buffer"]:
@@ -404,7 +388,7 @@ def _described(paths: Sequence[Path]) -> tuple[Mapping[str, Any], int]:
 
 def _batches(path: Path, size: int) -> Generator[Any]:
     """The rows of a file in pieces."""
-    with _parquet_file(path) as file:
+    with parquet_file(path) as file:
         # Asked for several row groups pyarrow keeps all that it has read of them to the end.
         for group in range(file.metadata.num_row_groups):
             yield from file.iter_batches(size, row_groups=[group])

@@ -32,7 +32,7 @@ from diskreplay.opening import open as open_buffer
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
 from diskreplay.store.paths import local, resolved
-from diskreplay.store.system_errors import explained
+from diskreplay.store.system_errors import check_lost, explained
 from diskreplay.stored_space import StoredSpace
 
 __all__ = ["from_csv", "to_csv"]
@@ -181,7 +181,8 @@ def from_csv(
             raise FormatError(f"{path}: {error}") from error
         except DiskReplayError:
             raise
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+            check_lost(error, path, "cannot read it")
             raise FormatError(f"{path}: not as to_csv wrote it ({error})") from error
     if taken < document["rows"]:
         warnings.warn(
@@ -215,8 +216,10 @@ def _csv_document(path: Path) -> dict[str, Any]:
         if not files.is_file(file):
             what = "a directory" if files.is_dir(file) else "no such file"
             raise FormatError(f"{file}: {what}; `to_csv` writes a table and its description")
+    with explained(described, "cannot read it"):
+        text = described.read_bytes()
     document = parse_description(
-        described, described.read_bytes(), "csv_version", _VERSION,
+        described, text, "csv_version", _VERSION,
         {"has_observations": bool, "columns": dict, "finals": dict, "rows": int},
     )  # fmt: skip
     if not document["has_observations"]:

@@ -28,6 +28,12 @@ def says_lost(error: BaseException) -> bool:
     return not isinstance(error, OSError) or error.errno is None or error.errno in _LOST
 
 
+def check_lost(error: BaseException, path: str | os.PathLike[str], doing: str) -> None:
+    """Raise what the system refused as ours; nothing where the error says that a file is lost."""
+    if isinstance(error, OSError) and not says_lost(error):
+        raise translated(error, path, doing) from error
+
+
 def errno_if_full(
     error: BaseException, directory: str | os.PathLike[str], before: BaseException | None = None
 ) -> int | None:

@@ -105,6 +105,26 @@ def test_a_path_is_named_in_one_form_however_it_was_given(cli, store, monkeypatc
     assert str(store.parent) in said[0]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["info", "x"],
+        ["export", "STORE", "--out", "x.npz"],
+        ["export", "STORE", "--out", "x", "--format", "dopamine", "--suffix", "1"],
+        ["import", "x.npz", "--out", "STORE"],
+    ],
+    ids=str,
+)
+def test_a_relative_path_where_the_working_directory_is_gone(
+    cli, store, tmp_path, monkeypatch, arguments
+):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = cli(*(each.replace("STORE", str(store)) for each in arguments), code=4)
+    assert "the working directory of this process is gone" in only_line(result)
+
+
 def test_checkpoints_of_a_foreign_zarr_group(cli, tmp_path):
     zarr.create_group(tmp_path / "foreign").create_array("x", shape=(3,), dtype="f4")
     for path in (tmp_path / "foreign", tmp_path / "foreign" / "x"):

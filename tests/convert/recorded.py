@@ -1,5 +1,9 @@
 """A random stream, recorded into a buffer and into plain lists, for the tests of this folder."""
 
+import contextlib
+import os
+import resource
+
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import HealthCheck, settings
@@ -223,3 +227,23 @@ class Recorded:
             assert buffer.statistics().priorities is None or (
                 buffer.statistics().priorities.largest_seen == largest
             )
+
+
+@contextlib.contextmanager
+def few_open_files(more):
+    """A process that may open so many files besides those that are open now."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(map(int, os.listdir("/proc/self/fd"))) + more + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
+    taken = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(more):
+            os.close(taken.pop())
+        yield
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -12,7 +12,8 @@ from diskreplay.convert.importer import Importer
 from diskreplay.convert.npz import from_npz, to_npz
 from diskreplay.convert.parquet import from_parquet, to_parquet
 from diskreplay.convert.table import from_csv, to_csv
-from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.errors import FormatError, InvalidInputError, StorageError
+from tests.convert.recorded import few_open_files
 from tests.effort import effort
 
 SPACES = {"observation_space": Box(0, 255, (1,), np.uint8), "action_space": Discrete(4)}
@@ -242,3 +243,14 @@ def test_the_largest_priority_is_remembered_though_its_row_left():
             add(importer, rows, columns(rows, rows), np.full(10, 2.0))
         importer.set_priorities(50.0)
         assert buffer.statistics().priorities.largest_seen == 50.0
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "name"), [(to_npz, from_npz, "t.npz"), (to_csv, from_csv, "t.csv")]
+)
+def test_what_the_system_refuses_is_not_taken_for_damage(tmp_path, write, read, name):
+    with buffer_of() as buffer:
+        write(buffer, tmp_path / name)
+    with few_open_files(0), pytest.raises(StorageError, match=f"{name}.*: cannot read it"):
+        read(tmp_path / name, tmp_path / "back")
+    assert not (tmp_path / "back").exists()

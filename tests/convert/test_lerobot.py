@@ -16,7 +16,7 @@ pyarrow = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 import diskreplay  # noqa: E402
-from diskreplay import FormatError, InvalidInputError  # noqa: E402
+from diskreplay import FormatError, InvalidInputError, StorageError  # noqa: E402
 from diskreplay.convert import lerobot, lerobot_videos, lerobot_writer  # noqa: E402
 from diskreplay.convert.lerobot import from_lerobot, to_lerobot  # noqa: E402
 from tests import processes  # noqa: E402
@@ -387,6 +387,20 @@ def test_damaged_files_are_named(tmp_path, buffer, harm, words):
     with pytest.raises(FormatError, match=words):
         from_lerobot(root, tmp_path / "back")
     assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(("module", "opens"), [(pq, "ParquetFile"), (av, "open")])
+def test_what_the_system_refuses_is_not_taken_for_damage(
+    tmp_path, buffer, monkeypatch, module, opens
+):
+    root = to_lerobot(buffer, tmp_path / "set", pictures="lossless")
+
+    def refuse(path, *_arguments, **_options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(module, opens, refuse)
+    with pytest.raises(StorageError, match="cannot read it"):
+        from_lerobot(root, tmp_path / "back")
 
 
 def changed(root, where, change):

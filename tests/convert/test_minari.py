@@ -562,6 +562,19 @@ def test_a_damaged_data_set_is_refused(root, tmp_path, harm, by_path):
     assert not (tmp_path / "store").exists()
 
 
+def test_what_the_system_refuses_is_not_taken_for_damage(root, tmp_path, monkeypatch):
+    import h5py
+
+    foreign()
+
+    def refuse(path, *_arguments, **_options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(h5py, "File", refuse)
+    with pytest.raises(StorageError, match="foreign-v0: cannot read it"):
+        from_minari("foreign-v0", tmp_path / "store")
+
+
 def test_what_is_no_data_set(tmp_path):
     with pytest.raises(FormatError, match="no Minari data set"):
         from_minari(tmp_path / "nope", tmp_path / "store")

@@ -1,9 +1,7 @@
 """Parquet files against what was recorded, in three readers, and back."""
 
-import contextlib
 import json
 import os
-import resource
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay.errors import FormatError, InvalidInputError, LockedError, StorageError
-from tests.convert.recorded import END, FEW, ON, STREAM, Recorded, few_examples
+from tests.convert.recorded import END, FEW, ON, STREAM, Recorded, few_examples, few_open_files
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -181,26 +179,6 @@ def test_an_import_keeps_no_more_than_a_row_group(tmp_path, monkeypatch):
     assert len(seen) > 25
     assert (tmp_path / "t.parquet").stat().st_size > 4_000_000
     assert max(seen) < 2_000_000
-
-
-@contextlib.contextmanager
-def few_open_files(more):
-    """A process that may open so many files besides those that are open now."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(map(int, os.listdir("/proc/self/fd"))) + more + 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
-    taken = []
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(more):
-            os.close(taken.pop())
-        yield
-    finally:
-        for each in taken:
-            os.close(each)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_more_files_than_a_process_may_open(tmp_path):
@@ -385,3 +363,8 @@ def test_foreign_files(tmp_path, recorded):
     refused("type double")
     (tmp_path / "empty").mkdir()
     refused("no .parquet file", tmp_path / "empty")
+    (tmp_path / "mixed").mkdir()
+    os.mkfifo(tmp_path / "mixed" / "b.parquet")  # which would be waited for
+    refused("b.parquet: no file", tmp_path / "mixed")
+    to_parquet(recorded.buffer, tmp_path / "mixed" / "a.parquet")
+    refused("b.parquet: no file", tmp_path / "mixed")

@@ -252,7 +252,7 @@ def test_a_table_that_is_cut_off_is_not_taken_for_whole(tmp_path, recorded):
     out, back = tmp_path / "t.csv", tmp_path / "back"
     to_csv(recorded.buffer, out)
     lines = out.read_text().splitlines(keepends=True)
-    for cut in (lines[:-1] + [lines[-1][:-1]], lines[:3] + [lines[3][:-2]]):
+    for cut in ([*lines[:-1], lines[-1][:-1]], [*lines[:3], lines[3][:-2]]):
         out.write_text("".join(cut))
         with pytest.raises(FormatError, match="cut off"):
             from_csv(out, back)
