@@ -202,10 +202,12 @@ class _Repair:
                 for entry in entries
             )
             if nothing and self.path / field.name / "zarr.json" in doubtful:
+                source = "a checkpoint (`--repair --from CHECKPOINT`)"
+                if self._sources:
+                    source = f"another checkpoint ({self._verdicts.get(entries[0].key, '')})"
                 raise FormatError(
-                    f"{self.path / field.name}: nothing in it is as {self.path / 'zarr.json'} "
-                    "says; restore that file, take the rows from a checkpoint (`--repair --from "
-                    "CHECKPOINT`), or load one into a new store"
+                    f"{self.path / field.name}: nothing in it is as {self.path / 'zarr.json'} says;"
+                    f" restore that, take the rows from {source}, or load one into a new store"
                 )
 
     # -- rows

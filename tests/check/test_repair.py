@@ -382,11 +382,15 @@ def test_a_store_without_its_private_files_is_mended(store, original, what):
 
 
 @pytest.mark.parametrize("field", ["is_final", "step", "observation"])
-def test_a_field_that_is_gone_is_taken_from_a_checkpoint(store, original, field):
+def test_a_field_that_is_gone_is_taken_from_a_checkpoint(store, original, tmp_path, field):
     root, recorded = original
     shutil.rmtree(store / field)
     with pytest.raises(FormatError, match=r"nothing in it is as .*`--repair --from CHECKPOINT`"):
         repair(store)
+    shutil.copytree(root / "copy", tmp_path / "lacking")
+    shutil.rmtree(tmp_path / "lacking" / field)
+    with pytest.raises(FormatError, match=r"from another checkpoint \(lacking: .*\), or load one"):
+        repair(store, sources=[tmp_path / "lacking"])
     assert repair(store, sources=[root / "copy"]).set_aside == (0,)
     assert check_mended(store, recorded).tolist() == recorded["id"].tolist()
 
