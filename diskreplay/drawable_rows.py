@@ -75,7 +75,8 @@ class DrawableRows:
             at = int((rows >= count[envs]).argmax())
             raise UnknownIdError(
                 f"id {there[at]} was never handed out: env {envs[at]} has {count[envs[at]]} rows; "
-                "ids are row * num_envs + env"
+                "ids are row * num_envs + env, and count anew after a `load` or `clear`, also one "
+                "by another process"
             )
         if (rows < first[envs]).any():
             at = int((rows < first[envs]).argmax())

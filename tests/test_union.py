@@ -591,6 +591,20 @@ def test_a_live_store_is_followed(tmp_path):
             assert batch.reward.min() >= 320
 
 
+def test_ids_of_before_a_clear_of_a_followed_store_are_called_that(tmp_path):
+    with make(tmp_path / "live") as live:
+        fill(live, 30)
+        with diskreplay.ReplayUnion([tmp_path / "live"]) as union:
+            batch = union.sample(8)
+            live.clear()
+            fill(live, 2)
+            match = r"2 rows; .* anew after a `load` or `clear`, also one by another process"
+            with pytest.raises(errors.UnknownIdError, match=match):
+                union.update_priorities([*batch.id, 20], np.ones(9))
+            with pytest.raises(errors.UnknownIdError, match=match):
+                live.take("reward", [20])
+
+
 def test_drawing_beside_adding(tmp_path):
     """Rows leave all the time; no batch ever holds what another row brought."""
     with make(tmp_path / "a", capacity=64, segment_rows=8) as a, make(tmp_path / "b") as b:

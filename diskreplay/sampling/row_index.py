@@ -313,7 +313,8 @@ class RowIndex:
         if id_ < 0 or row >= self.count[env]:
             raise UnknownIdError(
                 f"id {id_} at position {at} was never handed out: env {env} has "
-                f"{self.count[env]} rows; ids are row * num_envs + env"
+                f"{self.count[env]} rows; ids are row * num_envs + env, and count anew after a "
+                "`load` or `clear`, also one by another process"
             )
         if row < self.first[env]:
             why = f"evicted: env {env} keeps rows from {self.first[env]} on"
