@@ -192,6 +192,8 @@ def test_a_kill_leaves_the_old_files_or_the_new_ones_or_no_count(tmp_path):
             is_whole = process.stdout.read() == "whole\n"
         files = GzFiles(tmp_path, "s")
         if not files.has("add_count"):
+            with pytest.raises(CheckpointNotFoundError, match=r"killed: export it again$"):
+                files.check_present(new)
             found.add(None)
         else:
             there = {name: files.array(name)[0] for name in NAMES if files.has(name)}
