@@ -207,7 +207,7 @@ class VideoReader:
         Raises
         ------
         FormatError
-            They are not all there.
+            They are not all there, or the decoder has noticed that one is damaged.
         """
         if not 0 <= start - self._next < _SKIPPED:  # to the key frame before it
             second = start / self._fps / self._stream.time_base
@@ -228,6 +228,8 @@ class VideoReader:
                     raise FormatError(
                         f"{self.path}: frame {start + len(found)} is missing: {number} comes next"
                     )
+                if frame.is_corrupt:  # the decoder has made it up from those around it
+                    raise FormatError(f"{self.path}: frame {number} is damaged")
                 found.append(frame.to_ndarray(format="rgb24"))
         return np.stack(found)
 

@@ -1,5 +1,6 @@
 """LeRobot data sets: what is written is what was recorded, and it comes back."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -387,6 +388,27 @@ def test_damaged_files_are_named(tmp_path, buffer, harm, words):
     with pytest.raises(FormatError, match=words):
         from_lerobot(root, tmp_path / "back")
     assert not (tmp_path / "back").exists()
+
+
+def test_a_frame_that_a_decoder_has_made_up_is_refused(tmp_path, buffer):
+    """H.264 shows the frame before in the place of a damaged one, and says so beside it."""
+    root = to_lerobot(buffer, tmp_path / "set", pictures="lossless")
+    (path,) = root.glob("videos/observation.images.cam/*/*.mp4")
+
+    def read():
+        with contextlib.closing(lerobot_videos.VideoReader(path, 30)) as reader:
+            return reader.read(0, 20)
+
+    whole, frames, refused = path.read_bytes(), read(), []
+    for at in range(len(whole) // 4, len(whole) * 3 // 4, len(whole) // 40):
+        path.write_bytes(
+            whole[:at] + bytes(byte ^ 0x5A for byte in whole[at:][:4]) + whole[at + 4 :]
+        )
+        try:
+            np.testing.assert_array_equal(read(), frames)
+        except (FormatError, av.FFmpegError) as error:
+            refused.append(str(error))
+    assert any("is damaged" in text for text in refused)
 
 
 @pytest.mark.parametrize(("module", "opens"), [(pq, "ParquetFile"), (av, "open")])
