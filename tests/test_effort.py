@@ -1,4 +1,4 @@
-"""What tools/test leaves out."""
+"""What tools/test and .ci/run leave out."""
 
 import itertools
 from types import SimpleNamespace
@@ -18,16 +18,45 @@ def test_as_many_cases_as_are_wanted_are_left_and_the_first_is_one(number):
         assert not gaps or max(gaps) - min(gaps) <= 1
 
 
-def item(nodeid, *cases):
+@pytest.mark.parametrize("sizes", [(), (3,), (1, 4), (2, 2, 2), (3, 2, 3, 2), (14, 2, 4)])
+def test_each_value_meets_each_value_of_another_parameter(sizes):
+    values = [[object() for _ in range(size)] for size in sizes]
+    cases = [dict(zip("abcd", case, strict=False)) for case in itertools.product(*values)]
+    run = [
+        case for case, left in zip(cases, effort.without_new_pairs(cases), strict=True) if not left
+    ]
+    for one, two in itertools.combinations(range(len(sizes)), 2):
+        found = {(id(case["abcd"[one]]), id(case["abcd"[two]])) for case in run}
+        assert len(found) == sizes[one] * sizes[two]
+    largest = sorted([1, 1, *sizes])[-2:]
+    if len(sizes) < 3:
+        assert run == cases
+    else:
+        assert largest[0] * largest[1] <= len(run) < len(cases)
+
+
+def item(nodeid, *cases, **values):
     marker = SimpleNamespace(args=cases[0]) if cases else None
-    return SimpleNamespace(nodeid=nodeid, get_closest_marker={"costly": marker}.get)
+    made = SimpleNamespace(nodeid=nodeid, get_closest_marker={"costly": marker}.get)
+    if values:
+        made.callspec = SimpleNamespace(params=values)
+    return made
 
 
 def test_cases_of_costly_tests_only(monkeypatch):
     cheap = [item(f"a.py::test_x[{at}]") for at in range(9)]
-    some = [item(f"a.py::test_y[{at}]", (2,)) for at in range(4)]
+    some = [item(f"a.py::test_y[{at}]", (2,), at=at) for at in range(4)]
     none = [item("b.py::test_y", ())]
+    pairs = [
+        item(f"b.py::test_z[{case}]", (8,), a=case[0], b=case[1], c=case[2])
+        for case in itertools.product([0, 1], repeat=3)
+    ]
     monkeypatch.setattr(effort, "PROFILE", "same")
-    assert effort.too_many([*cheap, *some, *none]) == [some[1], some[3], *none]
+    items = [*cheap, *some, *none, *pairs]
+    assert effort.too_many(items) == [some[1], some[3], *none]
     monkeypatch.setattr(effort, "PROFILE", "whole")
-    assert effort.too_many([*cheap, *some, *none]) == []
+    left = effort.too_many(items)
+    assert len(left) == 4
+    assert all(each in pairs for each in left)
+    monkeypatch.setattr(effort, "LONG", True)
+    assert effort.too_many(items) == []

@@ -578,6 +578,7 @@ def test_observations_of_any_type(tmp_path, dtype):
     assert buffer.disk.take("is_final", np.arange(*buffer.disk.bounds[0])).sum() <= 4
 
 
+@pytest.mark.costly(19)
 @pytest.mark.parametrize(
     "space",
     [spaces.Discrete(7), spaces.MultiDiscrete([3, 4]), spaces.MultiBinary(5), VECTOR,

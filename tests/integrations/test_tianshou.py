@@ -34,6 +34,7 @@ from tests.integrations.tianshou_twins import (
 )
 
 
+@pytest.mark.costly(19)
 @pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize("min_bytes", [2, 1024])
 @pytest.mark.parametrize("kind", KINDS)

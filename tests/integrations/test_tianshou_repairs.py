@@ -38,6 +38,7 @@ def seen(buffer, at, key="obs"):
 HARM = [("frames", 0.5), ("frames", 0.99), ("sequence_number", 0.9), ("slot", 0.1)]
 
 
+@pytest.mark.costly(37)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("steps", [17, 90])
 @pytest.mark.parametrize(("name", "where"), HARM)

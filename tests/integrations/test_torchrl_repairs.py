@@ -35,6 +35,7 @@ def make(path, options):
     return TensorDictReplayBuffer(storage=storage, batch_size=8), storage
 
 
+@pytest.mark.costly(12)
 @pytest.mark.parametrize("options", [{}, {"next_of": True}, {"next_of": True, "stack": 3}])
 @pytest.mark.parametrize("steps", [150, 330])
 @pytest.mark.parametrize("name", ["pixels", "number", "slot"])
