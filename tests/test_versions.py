@@ -41,12 +41,10 @@ def test_each_of_them_is_there(test):
 
 
 def test_no_test_is_named_twice():
-    chosen = versions.tests_of(["typer", "matplotlib", "rich"])
-    assert chosen == [
-        "tests/cli",
-        "tests/pictures/test_plots.py",
-        "tests/pictures/test_terminal.py",
-    ]
+    assert versions.TESTS["pillow"] == ("tests/pictures", "tests/cli/test_pictures.py")
+    assert "tests/pictures/test_plots.py" in versions.TESTS["matplotlib"]
+    chosen = versions.tests_of(["pillow", "matplotlib"])
+    assert chosen == ["tests/cli/test_pictures.py", "tests/pictures"]
 
 
 def test_as_a_program_it_prints_those_of_what_is_installed(monkeypatch):

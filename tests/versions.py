@@ -21,8 +21,15 @@ TESTS = {
     "numcodecs": ("tests/test_golden.py", "tests/check/test_pieces.py"),
     "google-crc32c": ("tests/test_golden.py", "tests/store/test_attachments.py"),
     "numba": ("tests/test_jit.py", "tests/sampling"),  # and what all tests compile
-    "rich": ("tests/cli", "tests/pictures/test_terminal.py"),
-    "typer": ("tests/cli",),
+    "rich": (
+        "tests/cli/test_app.py", "tests/cli/test_layout.py", "tests/cli/test_look.py",
+        "tests/cli/test_show.py", "tests/pictures/test_terminal.py",
+    ),
+    "typer": (
+        "tests/cli/test_app.py", "tests/cli/test_common.py", "tests/cli/test_completion.py",
+        "tests/cli/test_help_text.py", "tests/cli/test_output_options.py",
+        "tests/cli/test_streams.py",
+    ),
     # The extras of users.
     "ale-py": (
         "tests/integrations/test_frame_stacks.py", "tests/integrations/test_environments.py",

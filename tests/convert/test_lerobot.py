@@ -22,6 +22,7 @@ from diskreplay.convert import lerobot, lerobot_videos, lerobot_writer  # noqa: 
 from diskreplay.convert.lerobot import from_lerobot, to_lerobot  # noqa: E402
 from tests import processes  # noqa: E402
 from tests.convert.recorded import STREAM, Recorded  # noqa: E402
+from tests.effort import effort  # noqa: E402
 
 KINDS = ["av1", "h264", "lossless", "png"]
 ENDS = [(7, "T"), (5, "t"), (1, "U"), (6, "cut"), (3, "cut with"), (4, "u"), (5, "open")]
@@ -182,7 +183,7 @@ def expected_rows(recorded):
     return found
 
 
-@settings(max_examples=25)
+@settings(max_examples=effort(8, 25))
 @given(stream=STREAM)
 def test_any_stream_comes_back(stream):
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
@@ -371,6 +372,7 @@ def fewer_frames(root):
     pq.write_table(pq.read_table(path).slice(0, 20), path)
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
@@ -453,6 +455,7 @@ LACKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.costly(4)
 @pytest.mark.parametrize(("where", "name"), LACKS)
 def test_a_column_that_is_missing_is_named(tmp_path, buffer, where, name):
     root = to_lerobot(buffer, tmp_path / "set", pictures="h264")

@@ -132,6 +132,7 @@ def arrays(buffer, name):
     return {key: np.asarray(part) for key, part in parts.items()}
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("run", RUNS)
 def test_a_run_ends_in_the_same_weights(tmp_path, run):
     make, theirs, ours, options, disk = RUNS[run]

@@ -2,11 +2,9 @@
 
 import contextlib
 import copy
-import os
 import pickle
 import signal
 import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -22,6 +20,7 @@ from diskreplay.check.verify import verify
 from diskreplay.integrations import tianshou as ours
 from diskreplay.integrations.batch_leaves import leaves
 from diskreplay.slot_view import SlotView
+from tests import processes
 from tests.integrations.tianshou_twins import (
     ENVS,
     KINDS,
@@ -115,13 +114,12 @@ def test_a_buffer_that_is_opened_again_goes_on(tmp_path, kind, steps):
 
 KILLED = """
 import sys
-sys.path.insert(0, sys.argv[2])
-from tianshou_twins import KINDS, make, player, shared
+from tests.integrations.tianshou_twins import KINDS, make, player, shared
 
-name, options = KINDS[sys.argv[3]]
-how = {"path": sys.argv[1], **shared(sys.argv[3])}
-plays, buffer = player(sys.argv[3]), make(name, how, **options)
-while len(buffer) < 45 or sys.argv[3] != "cached":  # no transition leaves there
+name, options = KINDS[sys.argv[2]]
+how = {"path": sys.argv[1], **shared(sys.argv[2])}
+plays, buffer = player(sys.argv[2]), make(name, how, **options)
+while len(buffer) < 45 or sys.argv[2] != "cached":  # no transition leaves there
     plays.step(buffer)
     print("added", flush=True)
     buffer.sample(3)
@@ -129,13 +127,17 @@ input()
 """
 
 
+def started(code, *arguments):
+    return processes.Process(
+        code, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        imports=["tests.integrations.tianshou_compiled"],
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["plain", "vector of frames", "cached", "vector that slides"])
 def test_what_was_added_outlives_a_kill(tmp_path, kind):
     name, options = KINDS[kind]
-    child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, tmp_path / "replay", os.path.dirname(__file__), kind],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    child = started(KILLED, tmp_path / "replay", kind)
     with child.stdin, child.stdout:
         told = sum(
             1 for _, _line in zip(range(15 if kind == "cached" else 57), child.stdout, strict=False)
@@ -376,8 +378,7 @@ def test_of_a_reset_buffer_that_is_opened_again_only_new_transitions_are_drawn(t
 
 RESET = """
 import sys
-sys.path.insert(0, sys.argv[2])
-from tianshou_twins import KINDS, make, player
+from tests.integrations.tianshou_twins import KINDS, make, player
 
 name, options = KINDS["vector of frames"]
 plays, buffer = player("vector of frames"), make(name, {"path": sys.argv[1]}, **options)
@@ -438,10 +439,7 @@ def test_a_checkpoint_says_which_values_are_whose(tmp_path):
 
 
 def test_a_reset_outlives_a_kill(tmp_path):
-    child = subprocess.Popen(
-        [sys.executable, "-c", RESET, tmp_path / "replay", os.path.dirname(__file__)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    child = started(RESET, tmp_path / "replay")
     with child.stdin, child.stdout:
         assert child.stdout.readline() == "reset\n"
         child.send_signal(signal.SIGKILL)

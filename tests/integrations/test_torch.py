@@ -147,6 +147,7 @@ def test_a_stream_that_reads_ahead_draws_the_same(tmp_path, kind):
             SampleStream(buffer, prefetch=-1)
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize(("workers", "start"), WORKERS)
 def test_an_epoch_has_every_transition_once(buffer, workers, start):
     dataset = TransitionDataset(buffer.path)
@@ -222,6 +223,7 @@ def test_pickling_passes_the_path_and_the_ids(buffer):
 # -- a stream
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize(
     ("kind", "workers", "start"),
     [(kind, *how) for kind in KINDS for how in WORKERS[:2]] + [(KINDS[1], *WORKERS[2])],
@@ -337,6 +339,7 @@ def open_files(path):
     return len(fds), sum(f"{path}/" in line for line in maps)
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_workers_share_nothing_and_leave_nothing(tmp_path):
     """In a process of its own: in this one, threads that other tests left open files."""

@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -52,9 +51,11 @@ from diskreplay.errors import (
 from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_log import RecordLog
 from diskreplay.integrations.torchrl import DiskStorage
+from tests import processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 SIZE = 40
+HERE = "tests.integrations.test_torchrl"  # which has loaded all that children need
 
 
 @pytest.fixture(autouse=True)
@@ -694,6 +695,7 @@ def spawn():
     multiprocessing.set_start_method(before, force=True)
 
 
+@pytest.mark.costly
 def test_another_process_reads_along(tmp_path, spawn):
     context = spawn
     with storage(SIZE, min_bytes=30, path=tmp_path / "store") as made:
@@ -717,7 +719,7 @@ def test_another_process_reads_along(tmp_path, spawn):
             "from diskreplay.integrations.torchrl import DiskStorage;"
             f"DiskStorage({SIZE}, path={os.fspath(tmp_path / 'store')!r})"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        done = processes.run(code, imports=[HERE])
         assert "LockedError" in done.stderr
 
 
@@ -779,11 +781,10 @@ while True:
 """
 
 
+@pytest.mark.costly(1)
 @pytest.mark.parametrize("patience", [2, 37, 110])
 def test_a_kill_takes_nothing_that_was_acknowledged(patience, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
-    )
+    process = processes.Process(WRITER, tmp_path / "store", stdout=subprocess.PIPE, imports=[HERE])
     lines = (line for line in process.stdout if line.startswith("at ") and line.endswith("\n"))
     seen = [int(line[3:]) for line in itertools.islice(lines, patience)]
     process.send_signal(signal.SIGKILL)
@@ -850,6 +851,7 @@ def test_another_storage_of_the_same_path_takes_it_over(tmp_path, monkeypatch):
                 call()
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("min_bytes", [0, 1024])
 @pytest.mark.parametrize("how", ["first", "later", "tree", "list"])
 def test_of_records_that_go_to_one_slot_the_last_one_stays_whole(tmp_path, how, min_bytes):
