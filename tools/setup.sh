@@ -10,6 +10,9 @@
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="$root/.venv/bin/python"
 unset PYTHONHOME PYTHONPATH # another project's would shadow what is installed here
+# Bytecode is kept, also where that is switched off: scripts start many processes. pip makes none, which
+# would take over a minute: most modules are never imported.
+unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX
 
 _stop() {
     printf '%s\n' "$@" >&2
@@ -76,7 +79,7 @@ set_up() {
         extras="$(_wanted_extras "$@" | paste -sd ' ' -)"
         rm -f "$stamp"
         PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 "$python" -m pip install \
-            --no-input --editable "$root[${extras// /,}]" >"$log" 2>&1 ||
+            --no-input --no-compile --editable "$root[${extras// /,}]" >"$log" 2>&1 ||
             _stop "$(tail -n 25 "$log")" "Installing diskreplay[${extras// /,}] failed; all of it: $log"
         printf '%s\n' "$project" "$extras" >"$stamp"
     fi
