@@ -332,9 +332,9 @@ def test_an_interruption_between_any_two_lines(name, at, tmp_path):
     make = FACADES[name]
     whole = filled(make, at + 1, tmp_path / "whole")
     taken, expected = whole.taken(), life_from(whole, at + 1, make, tmp_path / "whole")
-    first = (at + len(name)) % effort(2, 1)  # what many have in common is tried at each line
+    first = (at + len(name)) % effort(2, 2, 1)  # what many have in common is tried at each line
     for tried in itertools.count():
-        line = first + tried * STRIDE.get(name, 1) * effort(2, 1)
+        line = first + tried * STRIDE.get(name, 1) * effort(2, 2, 1)
         path = None if tried % 4 else tmp_path / str(tried)
         buffer = filled(make, at, path)
         with interrupted_at(line) as ran:
@@ -346,7 +346,7 @@ def test_an_interruption_between_any_two_lines(name, at, tmp_path):
             buffer.add(at)
         for found, known in zip(life_from(buffer, at + 1, make, path), expected, strict=False):
             check(found, known)
-    assert tried > effort(5, 10)
+    assert tried > effort(5, 5, 10)
 
 
 @pytest.mark.parametrize("at", [25, 29])

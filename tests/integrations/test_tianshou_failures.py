@@ -97,7 +97,7 @@ def test_ctrl_c_at_any_place(tmp_path, kind):
         check(buffer)
         add()
         check(buffer)
-        number += effort(11, 3, 1)
+        number += effort(11, 5, 1)
     assert number > 200
     acts = buffer.act.tolist()
     buffer.close()
