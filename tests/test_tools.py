@@ -260,7 +260,7 @@ def test_run_ends_with_the_closing_lines_of_its_passes(clone, tests, clusters, t
         f"""#!/bin/sh
         case "$*" in
             *"-m not cluster") echo "a dot\n3 passed in 1s"; exit {tests} ;;
-            *"-m cluster -n 0") echo "a slow dot\n2 passed in 9s"; exit {clusters} ;;
+            *"-m cluster -n 2 "*) echo "a slow dot\n2 passed in 9s"; exit {clusters} ;;
         esac
         """
     )

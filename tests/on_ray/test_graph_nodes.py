@@ -60,7 +60,7 @@ import sys, time
 import loopback_cluster
 from tests.on_ray.workload import add, check, make
 
-for number in range(3):
+for number in range(2):
     with loopback_cluster.LoopbackCluster(0) as cluster:
         ray = loopback_cluster.connect(cluster.address)
         replay = make(

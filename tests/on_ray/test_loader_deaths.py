@@ -87,11 +87,16 @@ def checkpoints(cluster, tmp_path_factory):
     return path / "ck"
 
 
-@pytest.fixture
-def replay(cluster, checkpoints, tmp_path):
-    with make(tmp_path / "replay", timeout=PATIENCE, **options(4)) as made:
-        made.load(checkpoints, 2)
+@pytest.fixture(scope="module")
+def four(checkpoints, tmp_path_factory):
+    with make(tmp_path_factory.mktemp("four"), timeout=PATIENCE, **options(4)) as made:
         yield made
+
+
+@pytest.fixture
+def replay(four, checkpoints):
+    four.load(checkpoints, 2)
+    return four
 
 
 def loader(checkpoints, when):
