@@ -15,7 +15,8 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ __all__ = ["from_csv", "to_csv"]
 _VERSION = 1
 _MOST_NUMBERS = 1024
 _CSV_ROWS, _CSV_NUMBERS = 20_000, 2_000_000  # in memory at once, the fewer of both
+_COMPRESSED = {".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"}  # what pandas reads by its name
 _WIDEST = {"b": np.bool_, "i": np.int64, "u": np.uint64, "f": np.float64}  # by kinds of dtypes
 Columns = dict[str, list[str]]
 
@@ -167,30 +169,45 @@ def from_csv(
             names = document["columns"], document["finals"]
             dtypes = _csv_dtypes(importer.buffer, *names)
             # pandas would take the first of two columns, and give the other another name.
-            header = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna()
+            with _reading(path):
+                header = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna()
             if header.duplicated().any():
                 name = header[header.duplicated()].iloc[0]
                 raise FormatError(f"more than one column is called {name!r}")
             size = _rows_at_once(len(header))
-            with pandas.read_csv(path, chunksize=size, dtype=dtypes) as frames:
-                for frame in frames:
-                    _take_in(frame, *names, importer)
-                    taken += len(frame)
-                    importer.progress(len(frame), 0)
+            for frame in _frames(pandas, path, size, dtypes):
+                _take_in(frame, *names, importer)
+                taken += len(frame)
+                importer.progress(len(frame), 0)
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from error
         except DiskReplayError:
             raise
-        except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-            check_lost(error, path, "cannot read it")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"{path}: not as to_csv wrote it ({error})") from error
-    if taken < document["rows"]:
-        warnings.warn(
-            f"{path}: {taken} rows found, and {document['rows']} were written: the others were "
-            "filtered out, or the file was cut off when it was copied",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+        if taken < document["rows"]:
+            warnings.warn(
+                f"{path}: {taken} rows found, and {document['rows']} were written: the others were "
+                "filtered out, or the file was cut off when it was copied",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
     return open_buffer(store_path, mode="a")
+
+
+def _frames(pandas: Any, path: Path, size: int, dtypes: Any) -> Iterator[Any]:
+    """The table in pieces."""
+    with _reading(path), pandas.read_csv(path, chunksize=size, dtype=dtypes) as frames:
+        yield from frames
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Tells what the system refuses from what is damaged."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        check_lost(error, path, "cannot read it")
+        raise FormatError(f"cut off, or damaged ({error})") from error
 
 
 def _with_name(path: str | os.PathLike[str]) -> Path:
@@ -220,14 +237,18 @@ def _csv_document(path: Path) -> dict[str, Any]:
         text = described.read_bytes()
     document = parse_description(
         described, text, "csv_version", _VERSION,
-        {"has_observations": bool, "columns": dict, "finals": dict, "rows": int},
+        {"has_observations": bool, "columns": dict, "finals": dict},
     )  # fmt: skip
+    rows = document.setdefault("rows", 0)  # 0: of before it was noted
+    if type(rows) is not int:
+        raise FormatError(f"{described}: damaged: 'rows' is {rows!r:.60}; export it again")
     if not document["has_observations"]:
         raise FormatError(
             f"{path}: was written without observations, so it makes no store; export as parquet "
             "or npz instead"
         )
-    _check_end(path)
+    if path.suffix.lower() not in _COMPRESSED:
+        _check_end(path)
     return document
 
 
@@ -235,7 +256,7 @@ def _check_end(path: Path) -> None:
     """Refuse a table that ends amid a line: half a number is a number, too."""
     with explained(path, "cannot read it"), path.open("rb") as file:
         file.seek(-min(1, os.fstat(file.fileno()).st_size), os.SEEK_END)
-        if file.read(1) not in b"\n":
+        if file.read(1) not in b"\r\n":
             raise FormatError(
                 f"{path}: its last line has no end, so the file was cut off; copy it anew"
             )

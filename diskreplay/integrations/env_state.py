@@ -5,11 +5,11 @@ Of an environment and each of its wrappers, and of each env of a `SyncVectorEnv`
 - what `get_state` returns, where a class has it and `set_state(state)` too;
 - else its attributes, pickled together, so that what two of them share stays shared. Left out are
   functions, specs, what Gymnasium and its like draw pictures with, and the buffers that it records
-  into. (What a function keeps between calls, in a closure or a global, nobody sees. A method comes
-  with the object that it is of.) What has an owner who saves it (`held`: a network, a generator) is
-  named only, and stays shared with that owner. Spaces have to be as they were. Of Gymnasium's, and
-  of their parts, the generator alone is given back, so that whoever holds them keeps them; of
-  spaces of other classes also what those have noted in them;
+  into. (So what a function keeps between calls, in a closure or a global, and a method in its
+  object, stays as it is: that may be the agent.) What has an owner who saves it (`held`: a network,
+  a generator) is named only, and stays shared with that owner. Spaces have to be as they were. Of
+  Gymnasium's, and of their parts, the generator alone is given back, so that whoever holds them
+  keeps them; of spaces of other classes also what those have noted in them;
 - of Atari's emulator a snapshot with its random numbers, of MuJoCo's simulation all of its data,
   and its model: an environment may draw other masses for each episode.
 
@@ -51,7 +51,7 @@ _MADE_WITH = {"_ezpickle_args", "_ezpickle_kwargs", "_saved_kwargs", "env_fns"}
 # Called so since Gymnasium 1.0.
 _VECTOR_WRAPPER = vars(vector).get("VectorWrapper") or vars(vector)["VectorEnvWrapper"]
 _UNPICKLED_AT_THEIR_PATH = "diskreplay.integrations.", "diskreplay.compat."
-_METHOD = types.MethodType | types.BuiltinFunctionType
+_CODE = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | EnvSpec
 
 
 class EnvState:
@@ -157,6 +157,8 @@ class EnvState:
                 for name in _attributes(layer).keys() - {*names} - made_with:
                     del vars(layer)[name]  # whatever the class says of it
             _give_own(layer, own)
+            if _has(layer, "go_on_anywhere"):
+                layer.go_on_anywhere()
 
     def now(self) -> "list[_Before]":
         """What `go_back` takes: the attributes as they are, and no copies, which those who hold
@@ -325,8 +327,7 @@ def _attributes(layer: Any) -> dict[str, Any]:
     return {
         name: value for name, value in vars(layer).items()
         if not _is_left_out(layer, name, value)
-        and not isinstance(value, types.FunctionType | types.ModuleType | EnvSpec | Session)
-        and not (isinstance(value, _METHOD) and _is_code(value.__self__))
+        and not isinstance(value, _CODE | types.MethodType | Session)
     }  # fmt: skip
 
 
@@ -395,6 +396,8 @@ def _is_left_out(layer: Any, name: str, value: Any) -> bool:
     """
     if name in _PICTURES:
         return value is None or type(value).__module__.partition(".")[0] in _DRAWING
+    if name == "_behind":  # a recorder's place in its buffer
+        return _has(layer, "go_on_anywhere")
     if name == "ale":
         return _has(layer, "clone_state", "restore_state")
     if has_model(vars(layer).values(), value):
@@ -402,13 +405,6 @@ def _is_left_out(layer: Any, name: str, value: Any) -> bool:
     if name in ("env", "envs"):
         return isinstance(layer, gymnasium.Wrapper | _VECTOR_WRAPPER | SyncVectorEnv)
     return name in _MADE_WITH
-
-
-def _is_code(owner: Any) -> bool:
-    """Whether a method of it is code alone; a method of anything else comes with what that has."""
-    if isinstance(owner, type | types.ModuleType | Session | gymnasium.Env | vector.VectorEnv):
-        return True
-    return owner is None or type(owner).__module__.partition(".")[0] in _DRAWING - {"gymnasium"}
 
 
 def _repeats(layer: Any) -> float:

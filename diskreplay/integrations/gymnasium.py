@@ -119,9 +119,9 @@ class _Recording:
         self._extras = extras
         self._annotations: dict[str, Any] = {}
         self._held: list[np.ndarray] | None = None  # the frames that the next action is chosen for
-        # Ended and not begun anew (vector only).
-        self._over = np.zeros(buffer.num_envs, np.bool_)
-        self._add_count = buffer.add_count  # behind this recorder's newest row
+        self._over = np.zeros(buffer.num_envs, np.bool_)  # ended, not begun anew (vector only)
+        self._behind: tuple[int, int] | None = self._place()
+        self._begins = True
         self._look_at(env)
         note(env, buffer)
 
@@ -165,20 +165,29 @@ class _Recording:
         """
         self._held, self._annotations = self._frames(observation, self._lead), {}
         self._over[:] = False if over is None else over
-        self._add_count = self.buffer.add_count
+        self._behind, self._begins = self._place(), False
+
+    def go_on_anywhere(self) -> None:
+        """Behind the row that will be the newest one: `RunState` loads the rows after this."""
+        self._behind = None
+
+    def _place(self) -> tuple[int, int]:
+        """Another one when somebody adds rows, or when the buffer is loaded or cleared."""
+        return self.buffer.generation, self.buffer.add_count
 
     def _add(self, *row: Any, **more: Any) -> None:
         """Add a row, behind this recorder's own ones or as the first of an episode."""
-        if self.buffer.add_count != self._add_count:
+        if self._behind not in (None, place := self._place()):
+            if not self._begins:
+                warnings.warn(f"{type(self).__name__}: {_OTHERS}", RuntimeWarning, stacklevel=3)
             self._cut()  # else rows of others would be what its last step led to
-            warnings.warn(f"{type(self).__name__}: {_OTHERS}", RuntimeWarning, stacklevel=3)
         self.buffer.add(*row, **more)
-        self._add_count = self.buffer.add_count
+        self._behind, self._begins = (place[0], self.buffer.add_count), False
 
     def _cut(self, mask: np.ndarray | None = None) -> None:
         """End the episodes under way; the next row begins one, whoever has added rows before."""
         self.buffer.end_episode(mask)
-        self._add_count = self.buffer.add_count
+        self._behind, self._begins = self._place(), self._begins or mask is None
 
     def _frames(self, observation: Any, lead: int) -> list[np.ndarray]:
         """The newest frame of each leaf, copied: environments write into what they returned."""

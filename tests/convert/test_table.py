@@ -1,6 +1,7 @@
 """CSV files against what was recorded, and back."""
 
 import csv
+import gzip
 import json
 import subprocess
 import tracemalloc
@@ -237,7 +238,8 @@ def test_what_is_refused(tmp_path, recorded):
     for key in document:
         left = {name: value for name, value in document.items() if name != key}
         for wrong in (left, document | {key: "nonsense"}, document | {key: None}):
-            if wrong != document | {"largest_priority": None}:  # of a buffer without priorities
+            # Of a buffer without priorities; and of before the number of rows was noted.
+            if wrong != document | {"largest_priority": None} and (wrong != left or key != "rows"):
                 out.with_name("t.csv.json").write_text(json.dumps(wrong))
                 refused("damaged|version")
     for columns in ({}, {"wages": ["reward"]}, document["columns"] | {"reward": 3}):
@@ -261,6 +263,39 @@ def test_a_table_that_is_cut_off_is_not_taken_for_whole(tmp_path, recorded):
     message = f"{len(lines) - 3} rows found, and {len(lines) - 1} were written"
     with pytest.warns(RuntimeWarning, match=message):
         from_csv(out, back).close()
+    described = out.with_name("t.csv.json")
+    document = json.loads(described.read_text())
+    described.write_text(json.dumps({k: v for k, v in document.items() if k != "rows"}))
+    from_csv(out, back, overwrite=True).close()  # of a version that did not note it
+
+
+def test_a_compressed_table(tmp_path, recorded):
+    """pandas decompresses it by its name."""
+    out, back = tmp_path / "t.csv", tmp_path / "back"
+    to_csv(recorded.buffer, out)
+    packed = tmp_path / "t.csv.gz"
+    packed.write_bytes(gzip.compress(out.read_bytes()))
+    out.with_name("t.csv.json").rename(tmp_path / "t.csv.gz.json")
+    with from_csv(packed, back) as found:
+        assert found.add_count == recorded.buffer.add_count
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FormatError, match="cut off, or damaged"):
+        from_csv(packed, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), FileNotFoundError("x")])
+def test_what_the_progress_function_raises_comes_as_it_is(tmp_path, recorded, error):
+    out = tmp_path / "t.csv"
+    to_csv(recorded.buffer, out)
+
+    def progress(done, total):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        from_csv(out, tmp_path / "back", progress=progress)
+    assert caught.value is error
 
 
 def test_through_a_link_the_description_lies_beside_the_table(tmp_path, recorded):

@@ -191,10 +191,10 @@ def test_a_recorder_goes_on_with_its_own_buffer(tmp_path):
     observation, *_ = env.step(1)
     data = EnvState(env).take()
     buffer.save(tmp_path / "saved", 1)
+    twin.load(tmp_path / "saved", resume_episodes=True)
     state = EnvState(other)
     state.give(state.read(data))
     assert other.buffer is twin
-    twin.load(tmp_path / "saved", resume_episodes=True)
     other.step(0)  # without a reset
     np.testing.assert_array_equal(twin.take("observation", [1])[0], observation)
     buffer.close(), twin.close()
@@ -281,40 +281,44 @@ def test_what_cannot_be_pickled_is_named():
         env.unwrapped.log.close()
 
 
-class Sums:
-    """Keeps what it was called with."""
+class Agent:
+    """What a recorder's extras are of."""
 
-    def __init__(self):
-        self.sum = 0.0
+    def __init__(self, log):
+        self.version, self.log = 0, log
 
-    def of(self, observation):
-        self.sum = self.sum + observation
-        return self.sum
+    def extras(self, *_step):
+        return {"version": self.version}
 
 
-def test_a_method_comes_with_its_object():
-    """What that keeps is in no other attribute: it was lost."""
+def test_the_object_of_a_method_stays_the_one_that_others_have(tmp_path):
+    """A copy would go its own way, and its object may not be one that can be pickled."""
 
-    def make(seed):
-        space = Box(-np.inf, np.inf, (4,), "float32")
-        env = gymnasium.wrappers.TransformObservation(
-            gymnasium.make("CartPole-v1"), Sums().of, space
-        )
-        env.unwrapped.draw = np.random.default_rng(seed).uniform
-        env.unwrapped.again = env.unwrapped.reset  # no more than code
+    def make():
+        env = gymnasium.make("CartPole-v1")
+        buffer = diskreplay.ReplayBuffer(
+            None, observation_space=env.observation_space, action_space=env.action_space,
+            capacity=100, extras={"version": ((), "int64")},
+        )  # fmt: skip
+        agent = Agent(open(tmp_path / "log", "a"))  # noqa: SIM115 - closed below
+        env = Recorder(env, buffer, extras=agent.extras)
         env.reset(seed=0)
-        return env
+        return env, agent
 
-    def play(env):
-        return [env.step(0)[0] + env.unwrapped.draw() for _ in range(3)]
-
-    env, other = make(1), make(2)
-    play(env)
+    (env, first), (other, second) = make(), make()
+    env.step(0), env.step(1)
     data = EnvState(env).take()
+    env.buffer.save(tmp_path / "saved", 1)
+    other.buffer.load(tmp_path / "saved", resume_episodes=True)
     state = EnvState(other)
     state.give(state.read(data))
-    np.testing.assert_array_equal(play(env), play(other))
-    assert other.unwrapped.again == other.unwrapped.reset
+    for version in (7, 8):
+        second.version = version
+        other.step(0)
+    assert other.buffer.take("version", range(4)).tolist() == [0, 0, 7, 8]
+    for each in (first, second):
+        each.log.close()
+    env.buffer.close(), other.buffer.close()
 
 
 class Slotted(gymnasium.Env):
