@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import diskreplay
 from diskreplay.check.verify import verify
 from tests.processes import ROOT
@@ -19,6 +21,7 @@ def command(directory, steps):
     ]  # fmt: skip
 
 
+@pytest.mark.costly
 def test_it_runs_and_is_resumed(tmp_path):
     learner = subprocess.Popen(command(tmp_path, 10**9), cwd=ROOT, stderr=subprocess.DEVNULL)
     store, until = tmp_path / "replay", time.monotonic() + PATIENCE

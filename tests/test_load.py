@@ -316,7 +316,7 @@ def drive(place, which):
 
 
 @pytest.mark.parametrize("which", ["group", "fields", "priority", "manifest", "columns"])
-@pytest.mark.costly(1)
+@pytest.mark.costly
 def test_numbers_at_their_extremes(tmp_path, which):
     with make(tmp_path / "store") as buffer:
         record(buffer, 70)

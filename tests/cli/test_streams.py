@@ -91,7 +91,7 @@ def test_an_encoding_that_lacks_what_is_drawn(store, encoding):
 
 
 @pytest.mark.parametrize("redirected", ["| true", "| head -n 1 >/dev/null", ">/dev/null"])
-@pytest.mark.costly(1)
+@pytest.mark.costly
 def test_what_was_found_is_told_by_the_exit_code_though_nobody_reads(store, tmp_path, redirected):
     shutil.copytree(store, tmp_path / "other")
     diff = "diff", store, tmp_path / "other"

@@ -686,6 +686,7 @@ def test_a_step_that_cannot_be_recorded_cuts_the_episode():
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.costly(1)
 def test_ctrl_c_in_the_step_that_ends_an_episode(mode):
     """At each line of the recorder: no transition may lead from one episode into the next."""
     none, line, was_cut = np.zeros(2, np.int64), 0, True
