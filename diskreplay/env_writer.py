@@ -106,8 +106,7 @@ class EnvWriter:
         self._terms, self.env, self._ring_id = terms, env, ring_id
         self._ring: ActorRing | None = None
         self._lock = -1
-        # Rows in the ring and the next one's step, as they are, and as the row that is put makes
-        # them.
+        # (rows in the ring, step of the next row): now, and once the row under way is published.
         self._stands = self._comes = 0, 0
         self._validator = RowValidator(terms.schema, 1)
         self._is_closed = False

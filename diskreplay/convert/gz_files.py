@@ -59,12 +59,11 @@ class GzFiles:
         """Raise a `CheckpointNotFoundError` that names the first missing file."""
         for name in names:
             if not self.has(name):
-                is_cut = not self.has(_COUNT) and bool(self.columns())  # see `write`
+                is_cut = not self.has(_COUNT) and self.columns()  # see `write`
                 raise CheckpointNotFoundError(
                     f"{self.path(name)}: missing; a checkpoint of ReAgent or Dopamine with the "
                     f"suffix {self.suffix} has this file"
-                    + "; it seems that an export was killed: export it again"
-                    * is_cut
+                    + ("; it seems that an export was killed: export it again" if is_cut else "")
                 )
 
     # -- reading

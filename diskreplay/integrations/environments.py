@@ -36,7 +36,7 @@ def attribute(env: Any, name: str) -> list[Any]:
 
 
 def resets_again(env: Any) -> bool:
-    """Whether an env that resets in the step behind an end does so behind a `reset` of that end.
+    """Whether an env whose episode has ended resets in its next step, even after a `reset`.
 
     An `AsyncVectorEnv` without shared memory does: its workers forget no end when they are reset.
     """

@@ -168,7 +168,7 @@ class _Recording:
         self._behind, self._begins = self._place(), False
 
     def go_on_anywhere(self) -> None:
-        """Behind the row that will be the newest one: `RunState` loads the rows after this."""
+        """Take the newest row at the next step for one's own: `RunState` loads rows after this."""
         self._behind = None
 
     def _place(self) -> tuple[int, int]:
