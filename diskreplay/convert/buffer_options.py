@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
@@ -13,6 +13,9 @@ from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store import format
 from diskreplay.stored_space import StoredSpace
+
+if TYPE_CHECKING:
+    import gymnasium
 
 _PLAIN = (
     "capacity", "max_transitions", "num_envs", "stack_size", "stack_padding", "update_horizon",
@@ -50,6 +53,31 @@ def options_of(buffer: ReplayBuffer) -> dict[str, Any]:
         if callable(buffer.beta):  # a schedule is the training program's own
             document["beta"] = 0.4
     return document
+
+
+def foreign_options(
+    observation_space: "gymnasium.Space[Any]",
+    action_space: "gymnasium.Space[Any]",
+    extras: Mapping[str, Sequence[Any]],
+    prioritized: bool,
+) -> dict[str, Any]:
+    """The options for a data set that others wrote, as `options_of` has them."""
+    return {
+        "kind": "prioritized" if prioritized else "uniform",
+        "observation_space": StoredSpace.of(observation_space, "observation").document,
+        "action_space": StoredSpace.of(action_space, "action").document,
+        "extras": extras,
+        "compressor": {},
+    }
+
+
+def of_episodes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What describes a data set of episodes, as `parse_description` has it: they go one after the
+    other into one env, all are kept, and nothing says which priorities they had."""
+    return {
+        "buffer": {**options, "capacity": None, "max_transitions": None, "num_envs": 1},
+        "largest_priority": None,
+    }
 
 
 def make_buffer(

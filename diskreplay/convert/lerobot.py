@@ -33,13 +33,19 @@ from diskreplay import given_numbers
 from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.arrow import check_path
-from diskreplay.convert.buffer_options import options_of
+from diskreplay.convert.buffer_options import of_episodes, options_of
 from diskreplay.convert.importer import Progress, importing
 from diskreplay.convert.lerobot_features import features_of
 from diskreplay.convert.lerobot_reader import LeRobotFiles
 from diskreplay.convert.lerobot_videos import Pictures, check
 from diskreplay.convert.lerobot_writer import LeRobotWriter
-from diskreplay.convert.output import check_wanted, new_directory, written
+from diskreplay.convert.output import (
+    check_wanted,
+    new_directory,
+    not_replaced,
+    sync_tree,
+    written,
+)
 from diskreplay.convert.timeline import rows_within, take_retained
 from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.episodes import episodes_of, unbroken
@@ -121,10 +127,7 @@ def to_lerobot(
     if files.is_there(out):
         check_wanted(out, overwrite)
         if not files.is_file(out / "meta" / "info.json"):
-            raise InvalidInputError(
-                f"{out}: no LeRobot data set, so it is not replaced; choose another path, or "
-                "remove it yourself"
-            )
+            raise not_replaced(out, "no LeRobot data set")
         check_holds_none(out)
     features = features_of(buffer)
     for feature in features:
@@ -139,8 +142,7 @@ def to_lerobot(
                 _write_episode(writer, buffer, ids, final)
                 advance(len(ids), total)
             writer.finish(options_of(buffer), robot_type, buffer.path)
-        files.sync([each for each in root.rglob("*") if each.is_file()])
-        files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(root))
+        sync_tree(root)
     return out
 
 
@@ -228,15 +230,7 @@ def from_lerobot(
     with LeRobotFiles(path) as source:
         wanted = list(range(source.num_episodes)) if episodes is None else _checked(episodes)
         total = sum(source.length(episode) for episode in wanted)
-        described = {
-            "buffer": {
-                **source.options(prioritized),
-                "capacity": None,
-                "max_transitions": None,
-                "num_envs": 1,
-            },
-            "largest_priority": None,
-        }
+        described = of_episodes(source.options(prioritized))
         with importing(
             described, store_path, path, overwrite=overwrite, progress=progress, options=options
         ) as importer:

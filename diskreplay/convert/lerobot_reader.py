@@ -18,7 +18,7 @@ from diskreplay.convert.arrow import (
     pyarrow_modules,
     type_of,
 )
-from diskreplay.convert.buffer_options import parse_description
+from diskreplay.convert.buffer_options import foreign_options, parse_description
 from diskreplay.convert.lerobot_features import (
     ACTION,
     DONE,
@@ -96,37 +96,27 @@ class LeRobotFiles:
             raise FormatError(f"{path}: damaged ({error})") from error
         return info
 
-    def _files_of_episodes(self) -> list[Path]:
+    def _read_episodes(self) -> list[dict[str, Any]]:
         place = self.path / "meta" / "episodes"
         chunks = filter(files.is_dir, files.listed(place) if files.is_dir(place) else [])
-        return [path for chunk in chunks for path in files.listed(chunk, "*.parquet")]
-
-    def _read_episodes(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        for path in self._files_of_episodes():
-            names = self._schema(path).names
-            wanted = [name for name in names if not name.startswith("stats/")]
-            found += self._read_parquet(path, wanted).to_pylist()
+        for path in (path for chunk in chunks for path in files.listed(chunk, "*.parquet")):
+            with parquet_file(path) as file:
+                names = file.schema_arrow.names
+                table = file.read([name for name in names if not name.startswith("stats/")])
+            found += table.to_pylist()
         if [episode.get("episode_index") for episode in found] != list(range(len(found))):
             raise FormatError(f"{self.path}/meta/episodes: not every episode is there, in order")
         if not found:
             raise FormatError(f"{self.path}/meta/episodes: no episode is there")
         return found
 
-    def _schema(self, path: Path) -> Any:
-        with parquet_file(path) as file:
-            return file.schema_arrow
-
-    def _read_parquet(self, path: Path, columns: list[str] | None = None) -> Any:
-        with parquet_file(path) as file:
-            return file.read(columns)
-
     def _read_finals(self) -> tuple[dict[str, Any] | None, Any]:
         """What `to_lerobot` noted, if it wrote the data set."""
         path = self.path / FINAL
         if not files.is_there(path):
             return None, None
-        table = self._read_parquet(path)
+        table = _read_parquet(path)
         text = (table.schema.metadata or {}).get(b"diskreplay", b"")
         return parse_description(path, text, "lerobot_version", VERSION), table
 
@@ -186,11 +176,7 @@ class LeRobotFiles:
             else:
                 extras[feature.field] = [list(feature.shape), feature.dtype.name]
         assert action is not None
-        return {
-            "kind": "prioritized" if prioritized else "uniform",
-            "observation_space": spaces.describe(gym_spaces.Dict(seen), "observation"),
-            "action_space": spaces.describe(action, "action"), "extras": extras, "compressor": {},
-        }  # fmt: skip
+        return foreign_options(gym_spaces.Dict(seen), action, extras, prioritized)
 
     def _about(self, episode: int) -> dict[str, Any]:
         if not -self.num_episodes <= episode < self.num_episodes:
@@ -233,7 +219,7 @@ class LeRobotFiles:
         about = self._about(episode)
         path = self._path(self._info["data_path"], about, "data")
         if self._table[0] != path:
-            self._table = path, self._read_parquet(path)
+            self._table = path, _read_parquet(path)
         table = self._table[1]
         mine = np.flatnonzero(table["episode_index"].to_numpy() == about["episode_index"])
         length = self.length(episode)
@@ -346,22 +332,16 @@ class LeRobotFiles:
         if self._finals is None:
             return None
         with self._telling_damage():
-            return self._final(episode)
-
-    def _final(self, episode: int) -> dict[str, np.ndarray] | None:
-        number = self._about(episode)["episode_index"]
-        (at,) = np.nonzero(self._finals["episode_index"].to_numpy() == number)
-        if not len(at):
-            return None
-        row, path, found = self._finals.slice(int(at[0]), 1), self.path / FINAL, {}
-        for feature in self.features:
-            if feature.field.partition("/")[0] == "observation":
-                spec = feature.shape, feature.dtype
-                array = row[feature.field].combine_chunks()
-                found[feature.field] = from_arrow(
-                    path, feature.field, array, type_of(self._pa, *spec), spec
-                )
-        return found
+            number = self._about(episode)["episode_index"]
+            (at,) = np.nonzero(self._finals["episode_index"].to_numpy() == number)
+            if not len(at):
+                return None
+            row, path, found = self._finals.slice(int(at[0]), 1), self.path / FINAL, {}
+            for field, _key, shape, dtype, _is_picture in self.features:
+                if field.partition("/")[0] == "observation":
+                    array, type_ = row[field].combine_chunks(), type_of(self._pa, shape, dtype)
+                    found[field] = from_arrow(path, field, array, type_, (shape, dtype))
+            return found
 
     def close(self) -> None:
         """Let go of the videos."""
@@ -374,6 +354,11 @@ class LeRobotFiles:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def _read_parquet(path: Path) -> Any:
+    with parquet_file(path) as file:
+        return file.read()
 
 
 def _first_steps(path: Path, document: Mapping[str, Any]) -> dict[int, int]:

@@ -31,7 +31,7 @@ import numpy as np
 
 from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.buffer_options import options_of
+from diskreplay.convert.buffer_options import foreign_options, of_episodes, options_of
 from diskreplay.convert.hdf5_file import telling_nothing
 from diskreplay.convert.importer import Progress, importing
 from diskreplay.convert.minari_directory import check_space, datasets_below, new_dataset
@@ -297,13 +297,12 @@ def from_minari(
             f"dataset: an id, a path or a MinariDataset expected, found {brief(dataset)}"
         )
     with _telling_damage(name):
-        document = dataset.storage.metadata.get(_OURS) or _foreign(dataset, infos, prioritized)
+        document = dataset.storage.metadata.get(_OURS) or foreign_options(
+            dataset.observation_space, dataset.action_space, _extras(dataset, infos), prioritized
+        )
     if not isinstance(document, Mapping):
         raise FormatError(f"{dataset.id}: what its metadata say of {_OURS!r} is {document!r}")
-    described = {
-        "buffer": {**document, "capacity": None, "max_transitions": None, "num_envs": 1},
-        "largest_priority": None,
-    }
+    described = of_episodes(document)
     with importing(
         described, store_path, dataset.id, overwrite=overwrite, progress=progress, options=options
     ) as importer:
@@ -341,17 +340,6 @@ def _telling_damage(name: object) -> Iterator[None]:
     ) as error:  # fmt: skip
         check_lost(error, str(name), "cannot read it")
         raise FormatError(f"{name}: no Minari data set that can be read ({error})") from error
-
-
-def _foreign(dataset: "MinariDataset", infos: Sequence[str], prioritized: bool) -> dict[str, Any]:
-    """The options for a data set that others wrote, as `options_of` has them."""
-    return {
-        "kind": "prioritized" if prioritized else "uniform",
-        "observation_space": StoredSpace.of(dataset.observation_space, "observation").document,
-        "action_space": StoredSpace.of(dataset.action_space, "action").document,
-        "extras": _extras(dataset, infos),
-        "compressor": {},
-    }
 
 
 def _extras(dataset: "MinariDataset", infos: Sequence[str]) -> dict[str, Any]:

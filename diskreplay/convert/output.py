@@ -47,10 +47,7 @@ def new_files(
         if not files.is_dir(out) or not all(
             path.suffix == suffix and files.is_file(path) for path in files.listed(out)
         ):
-            raise InvalidInputError(
-                f"{out}: holds other things than {suffix} files, so it is not replaced; choose "
-                "another path, or remove it yourself"
-            )
+            raise not_replaced(out, f"holds other things than {suffix} files")
     with new_directory(out) as beside:
         files.make_dirs(beside)
         with written(out):
@@ -74,10 +71,7 @@ def new_store(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterat
             try:
                 format.read_attributes(out)
             except FormatError:
-                raise InvalidInputError(
-                    f"{out}: no store, so it is not replaced; choose another path, or remove it "
-                    "yourself"
-                ) from None
+                raise not_replaced(out, "no store") from None
             if manifest.is_checkpoint(out):
                 raise InvalidInputError(f"{out}: a checkpoint, which is never replaced")
             check_holds_none(out)
@@ -119,6 +113,19 @@ def check_wanted(out: Path, overwrite: bool) -> None:
             f"{out}: is there already; choose another path, or ask for it to be replaced "
             "(overwrite=True)"
         )
+
+
+def not_replaced(out: Path, what: str) -> InvalidInputError:
+    """Says why what is at `out` stays, asked for or not."""
+    return InvalidInputError(
+        f"{out}: {what}, so it is not replaced; choose another path, or remove it yourself"
+    )
+
+
+def sync_tree(root: Path) -> None:
+    """Make a directory durable, with all that is in it."""
+    files.sync([each for each in root.rglob("*") if each.is_file()])
+    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(root))
 
 
 @contextlib.contextmanager

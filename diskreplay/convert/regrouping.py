@@ -1,5 +1,6 @@
 """Checkpoints whose envs are divided anew, without a row being read or copied."""
 
+import contextlib
 import hashlib
 import json
 import operator
@@ -84,9 +85,9 @@ def regroup(
     paths = [resolved(path) for path in targets]
     _check_targets(paths)
     opened: list[SourceCheckpoint] = []
-    try:
+    with contextlib.ExitStack() as held:
         for path in sources:
-            opened.append(SourceCheckpoint(resolved(path)))
+            opened.append(held.enter_context(contextlib.closing(SourceCheckpoint(resolved(path)))))
         _check_alike(opened)
         if envs is not None and (isinstance(envs, str) or not isinstance(envs, Collection)):
             raise InvalidInputError(f"envs: a list for each target expected, found {brief(envs)}")
@@ -100,9 +101,6 @@ def regroup(
         metas = [_meta(each, number) for number, each in enumerate(pieces)]
         for made in zip(paths, pieces, metas, attached, strict=True):
             regrouping.write(*made)
-    finally:
-        for source in opened:
-            source.close()
     return paths
 
 
@@ -299,15 +297,19 @@ def _generator(states: list[Any], pieces: list[Piece], number: int) -> dict[str,
 
 def _begins(pieces: list[Piece]) -> list[int]:
     """Ids of rows that begin parts of episodes, as they are in the target."""
+    return sorted(_ids(pieces, [piece.source.meta.get(BEGINS, []) for piece in pieces]))
+
+
+def _ids(pieces: list[Piece], given: list[list[int]]) -> list[int]:
+    """Of the ids that are given for the source of each piece, those of its envs, as they are in the
+    target."""
     found, before, num_envs = [], 0, sum(piece.size for piece in pieces)
-    for piece in pieces:
-        theirs = piece.source.num_envs
-        for id_ in piece.source.meta.get(BEGINS, []):
-            row, env = divmod(id_, theirs)
+    for piece, ids in zip(pieces, given, strict=True):
+        for row, env in (divmod(id_, piece.source.num_envs) for id_ in ids):
             if piece.start <= env < piece.stop:
                 found.append(row * num_envs + before + env - piece.start)
         before += piece.size
-    return sorted(found)
+    return found
 
 
 def _parts(pieces: list[Piece]) -> list[list[int]]:
@@ -336,17 +338,13 @@ def _view(name: str, pieces: list[Piece], number: int) -> dict[str, Any]:
     cursor: list[int] | None = None
     returned: list[int] = []
     if views[0]["cursor"] is not None:
-        cursor, num_envs = [], sum(piece.size for piece in pieces)
-        for piece in pieces:
-            view = piece.source.meta.get(VIEWS, {}).get(name)
-            if view is None:
-                view = {"cursor": [0] * piece.source.num_envs}
-            rows = (divmod(anchor, piece.source.num_envs) for anchor in view.get("returned", []))
-            returned += [
-                row * num_envs + len(cursor) + env - piece.start
-                for row, env in rows if piece.start <= env < piece.stop
-            ]  # fmt: skip
-            cursor += view["cursor"][piece.envs]
+        new = {"cursor": [0] * max(piece.source.num_envs for piece in pieces)}
+        its = [piece.source.meta.get(VIEWS, {}).get(name, new) for piece in pieces]
+        returned = _ids(pieces, [view.get("returned", []) for view in its])
+        cursor = [
+            row for piece, view in zip(pieces, its, strict=True)
+            for row in view["cursor"][piece.envs]
+        ]  # fmt: skip
     return {
         "identity": views[0]["identity"],
         "rng": _generator([view["rng"] for view in views], having, number),

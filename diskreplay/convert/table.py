@@ -16,7 +16,7 @@ import math
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +284,7 @@ def _csv_columns(buffer: ReplayBuffer, observations: list[str]) -> tuple[Columns
 def _csv_frame(
     buffer: ReplayBuffer, chunk: Chunk, columns: Columns, finals: Columns, has_frames: bool
 ) -> Any:
-    rows, extras = chunk.rows, set(buffer.extras)
+    rows, extras, seen = chunk.rows, set(buffer.extras), list(finals)
     made: dict[str, Any] = {
         "env": rows.id % buffer.num_envs,
         "row": rows.id // buffer.num_envs,
@@ -292,30 +292,23 @@ def _csv_frame(
         "step": rows.step,
     }
 
-    def spread(fields: list[str], values_of: Callable[[str], Any]) -> None:
+    def spread(fields: Iterable[str]) -> None:
         for field in fields:
-            parts = flat(values_of(field))
-            made.update(zip(columns[field], parts.T, strict=True))
+            made.update(zip(columns[field], flat(chunk.columns[field]).T, strict=True))
 
-    seen = list(finals)
-    spread([f for f in columns if f in chunk.columns and f not in {*seen, *extras}],
-           chunk.columns.__getitem__)  # fmt: skip
+    spread(field for field in columns if field not in {*seen, *extras})
     made["return_to_go"] = rows.return_to_go
-    spread([field for field in columns if field in extras], chunk.columns.__getitem__)
+    spread(field for field in columns if field in extras)
     if chunk.priority is not None:
         made["priority"] = chunk.priority
     if has_frames:
         made["is_final"] = rows.is_final
-    spread(seen, chunk.columns.__getitem__)
+    spread(seen)
     has_final = made["has_final"] = rows.final_id >= 0
-    if seen:
-        at = np.where(has_final, np.cumsum(has_final) - 1, len(chunk.finals[seen[0]]))
-        for field in seen:
-            values = flat(chunk.finals[field])
-            values = np.concatenate([values, np.zeros((1, values.shape[1]), values.dtype)])[at]
-            for name, part in zip(finals[field], values.T, strict=True):
-                made[name] = part.astype(object)
-                made[name][~has_final] = None
+    for field in seen:
+        for name, part in zip(finals[field], flat(chunk.finals[field]).T, strict=True):
+            made[name] = np.full(len(rows), None)
+            made[name][has_final] = part
     return _pandas().DataFrame(made)
 
 
