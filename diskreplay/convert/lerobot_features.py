@@ -39,17 +39,8 @@ _COUNTERS = {
 
 
 class Feature(NamedTuple):
-    """A field and its feature.
-
-    Attributes
-    ----------
-    field, key : str
-        What the store and what the data set calls it.
-    shape : tuple of int
-        Of a row of the field.
-    dtype : dtype
-    is_picture : bool
-    """
+    """A field and its feature: `key` is what the data set calls it. Shape and dtype are those of a
+    row of the field."""
 
     field: str
     key: str
@@ -59,17 +50,8 @@ class Feature(NamedTuple):
 
     @classmethod
     def of(cls, field: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Self:
-        """The feature of a field of a store.
-
-        Parameters
-        ----------
-        field : str
-        key : str
-            The field's own key in a nested space, "" if it is in none.
-        shape : tuple of int
-            Of a row.
-        dtype : dtype
-        """
+        """The feature of a field of a store. `key` is its own one in a nested space, "" if it is in
+        none."""
         wanted = dtype == np.uint8 or (dtype.kind == "f" and key.startswith(IMAGE))
         is_picture = wanted and picture_shape(shape) is not None
         if key.startswith("observation."):
@@ -90,22 +72,9 @@ class Feature(NamedTuple):
         return self.shape or (1,)
 
     def as_pictures(self, values: np.ndarray) -> np.ndarray:
-        """Rows of the field as pictures.
-
-        Parameters
-        ----------
-        values : ndarray, shape (n, *shape)
-
-        Returns
-        -------
-        ndarray of uint8, shape (n, h, w, 3)
-            A view of `values` where that can be; read-only if it has one colour.
-
-        Raises
-        ------
-        InvalidInputError
-            There are floats outside 0 to 1.
-        """
+        """Rows of the field as pictures, uint8 of shape (n, h, w, 3): a view of `values` where that
+        can be, read-only if it has one colour. An `InvalidInputError` if there are floats outside 0
+        to 1."""
         if self.dtype.kind == "f":
             if not ((values >= 0) & (values <= 1)).all():
                 raise InvalidInputError(
@@ -120,17 +89,7 @@ class Feature(NamedTuple):
         return np.broadcast_to(values, (len(values), height, width, 3))
 
     def of_pictures(self, pictures: np.ndarray) -> np.ndarray:
-        """The opposite of `as_pictures`.
-
-        Parameters
-        ----------
-        pictures : ndarray of uint8, shape (n, h, w, 3)
-
-        Returns
-        -------
-        ndarray, shape (n, *shape)
-            Of the field's dtype; floats from 0 to 1.
-        """
+        """The opposite of `as_pictures`: of the field's shape and dtype, floats from 0 to 1."""
         if len(self.shape) == 2:
             values = pictures[..., 0]
         elif self.shape[-1] in (1, 3):
@@ -142,26 +101,16 @@ class Feature(NamedTuple):
         return np.ascontiguousarray(values)
 
     def info(self, kind: str) -> dict[str, Any]:
-        """What ``info.json`` says of it.
-
-        Parameters
-        ----------
-        kind : {"video", "image"}
-            How pictures are stored.
-        """
+        """What ``info.json`` says of it. `kind`: whether pictures are stored as "video" or
+        "image"."""
         names: list[str] | None = ["height", "width", "channels"] if self.is_picture else None
         dtype = kind if self.is_picture else self.dtype.name
         return {"dtype": dtype, "shape": list(self.feature_shape), "names": names}
 
 
 def picture_shape(shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Height and width of a picture of this shape; None if it is none.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        (h, w), (h, w, 1 or 3) or (1 or 3, h, w), with sides of 8 pixels and more.
-    """
+    """Height and width of a picture of shape (h, w), (h, w, 1 or 3) or (1 or 3, h, w), with sides
+    of 8 pixels and more; None if it is none."""
     if len(shape) == 2:
         found = shape
     elif len(shape) == 3 and shape[-1] in (1, 3):
@@ -174,13 +123,8 @@ def picture_shape(shape: tuple[int, ...]) -> tuple[int, int] | None:
 
 
 def features_of(buffer: ReplayBuffer) -> list[Feature]:
-    """The features of the observations, actions and extras of a buffer.
-
-    Raises
-    ------
-    InvalidInputError
-        Two fields would have one name, or a field has more axes than LeRobot reads.
-    """
+    """The features of the observations, actions and extras of a buffer. An `InvalidInputError` if
+    two fields would have one name, or a field has more axes than LeRobot reads."""
     observation = StoredSpace.of(buffer.observation_space, "observation")
     action = StoredSpace.of(buffer.action_space, "action")
     made = own_features(observation, action, buffer.extras)
@@ -218,14 +162,8 @@ def own_features(
 
 
 def describe(features: Iterable[Feature], kind: str) -> dict[str, Any]:
-    """The features as ``info.json`` lists them, with rewards, ends and counters.
-
-    Parameters
-    ----------
-    features : iterable of Feature
-    kind : str
-        As for `Feature.info`.
-    """
+    """The features as ``info.json`` lists them, with rewards, ends and counters. `kind` is that of
+    `Feature.info`."""
     flag: dict[str, Any] = {"shape": [1], "names": None}
     return {
         **{feature.key: feature.info(kind) for feature in features},
@@ -237,20 +175,12 @@ def describe(features: Iterable[Feature], kind: str) -> dict[str, Any]:
 
 
 def foreign(described: Mapping[str, Mapping[str, Any]]) -> list[Feature]:
-    """The features of a data set that others wrote, as fields of a store: observations are a Dict
-    by the features' own names, pictures are uint8 with the channels last.
+    """The features of a data set that others wrote, of ``features`` in ``info.json``, as fields of
+    a store: observations are a Dict by the features' own names, pictures are uint8 with the
+    channels last.
 
-    Text, and what has a meaning of its own in a data set, is left out.
-
-    Parameters
-    ----------
-    described : mapping of str to mapping
-        ``features`` of ``info.json``.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        They are damaged.
+    Text, and what has a meaning of its own in a data set, is left out. A ``KeyError``,
+    ``TypeError`` or ``ValueError`` if they are damaged.
     """
     made = []
     for key, about in described.items():

@@ -45,24 +45,10 @@ _DAMAGED = (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionE
 class LeRobotFiles:
     """A LeRobot data set on this machine; a context manager.
 
-    Parameters
-    ----------
-    path : path
-        Its directory.
-
-    Attributes
-    ----------
-    features : list of Feature
-        What there is besides rewards, ends and counters, as fields of a store.
-    num_episodes : int
-    first_steps : dict of int to int
-        Which step of its episode the first frame is, by the episode's number, where that is not 0:
-        its beginning is lacking.
-
-    Raises
-    ------
-    FormatError
-        There is none, it is of another version, or it is damaged.
+    `features` are what there is besides rewards, ends and counters, as fields of a store.
+    `first_steps` says by the episode's number which step of it the first frame is, where that is
+    not 0: its beginning is lacking. A `FormatError` if there is no data set, it is of another
+    version, or it is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -156,13 +142,8 @@ class LeRobotFiles:
         return DONE in self._described
 
     def options(self, prioritized: bool) -> dict[str, Any]:
-        """The options of a buffer for it, as `options_of` has them.
-
-        Parameters
-        ----------
-        prioritized : bool
-            The kind of the buffer, of a data set that others wrote.
-        """
+        """The options of a buffer for it, as `options_of` has them. Of a data set that others wrote
+        `prioritized` says which kind."""
         if self._document is not None:
             return dict(self._document["buffer"])
         seen: dict[str, gym_spaces.Space[Any]] = {}
@@ -186,13 +167,8 @@ class LeRobotFiles:
         return self._episodes[episode]
 
     def length(self, episode: int) -> int:
-        """How many transitions an episode has.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no such episode.
-        """
+        """How many transitions an episode has. An `InvalidInputError` if there is no such
+        episode."""
         about = self._about(episode)
         with self._telling_damage():
             return numbers.integer("length", about["length"], 1, numbers.MOST_ROWS)
@@ -231,29 +207,10 @@ class LeRobotFiles:
         return self._episode[1]
 
     def read(self, episode: int, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Transitions of an episode: all fields but ``step`` and ``is_final``.
+        """Transitions `start` to `stop` of an episode: all fields but ``step`` and ``is_final``.
+        Negative episodes count from the last. A `FormatError` if a file is missing or damaged, or
+        has nulls.
 
-        Parameters
-        ----------
-        episode : int
-            Negative ones count from the last.
-        start, stop : int
-            Which of its transitions.
-
-        Returns
-        -------
-        dict of str to ndarray, each of shape (stop - start, *shape)
-            By the names of the fields.
-
-        Raises
-        ------
-        FormatError
-            A file is missing or damaged, or has nulls.
-        InvalidInputError
-            There is no such episode.
-
-        Notes
-        -----
         The Parquet file of the last episode that was read, and one open video of each camera, are
         kept. Videos are read fastest in their order.
         """
@@ -315,20 +272,8 @@ class LeRobotFiles:
         return video.read(first + start, stop - start)
 
     def final(self, episode: int) -> dict[str, np.ndarray] | None:
-        """The observation that an episode ended with.
-
-        Returns
-        -------
-        dict of str to ndarray, each of shape (1, *shape); or None
-            By the names of the fields; None if it is not known.
-
-        Raises
-        ------
-        FormatError
-            The file of these observations is damaged.
-        InvalidInputError
-            There is no such episode.
-        """
+        """The observation that an episode ended with, one row of each field of the observations;
+        None if it is not known."""
         if self._finals is None:
             return None
         with self._telling_damage():

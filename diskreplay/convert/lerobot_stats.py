@@ -12,17 +12,8 @@ Figures = dict[str, np.ndarray]
 
 
 def figures_of(values: np.ndarray) -> Figures:
-    """Least, greatest, mean, deviation, count and quantiles, element by element.
-
-    Parameters
-    ----------
-    values : ndarray, shape (n, *shape)
-
-    Returns
-    -------
-    dict of str to ndarray
-        Each of shape `shape` and float64; ``count``, of shape (1,), is int64.
-    """
+    """Least, greatest, mean, deviation, count and quantiles of `values`, of shape (n, *shape),
+    element by element: float64 of this shape, and ``count``, of shape (1,), int64."""
     values = values.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinities among them
         quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
@@ -34,13 +25,7 @@ def figures_of(values: np.ndarray) -> Figures:
 
 
 class PictureSample:
-    """Some of the pictures of an episode, for its figures.
-
-    Parameters
-    ----------
-    length : int
-        Pictures that come.
-    """
+    """Some of the pictures of an episode, of which `length` come, for its figures."""
 
     def __init__(self, length: int) -> None:
         wanted = np.linspace(0, length - 1, min(length, _MOST_PICTURES))
@@ -48,26 +33,15 @@ class PictureSample:
         self._kept: list[np.ndarray] = []
 
     def see(self, pictures: np.ndarray) -> None:
-        """Take some of the next pictures.
-
-        Parameters
-        ----------
-        pictures : ndarray of uint8, shape (n, h, w, 3)
-            What is kept of them is a copy.
-        """
+        """Copy some of the next pictures, uint8 of shape (n, h, w, 3)."""
         here = self._wanted[(self._wanted >= self._seen)] - self._seen
         every = max(1, max(pictures.shape[1:3]) // _MOST_PIXELS)
         self._kept.append(pictures[here[here < len(pictures)], ::every, ::every].copy())
         self._seen += len(pictures)
 
     def figures(self) -> Figures:
-        """The figures of each colour, from 0 to 1, as `figures_of` has them.
-
-        Returns
-        -------
-        dict of str to ndarray, shape (3, 1, 1)
-            ``count`` is of pictures.
-        """
+        """The figures of each colour, from 0 to 1, of shape (3, 1, 1), as `figures_of` has them;
+        ``count`` is of pictures."""
         pictures = np.concatenate(self._kept)
         found = figures_of(pictures.reshape(-1, 3) / 255)
         shaped = {

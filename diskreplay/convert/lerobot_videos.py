@@ -38,25 +38,8 @@ _CODECS = {
 
 
 def check(pictures: str, fps: int, key: str, height: int, width: int) -> None:
-    """Refuse pictures that a codec has no videos of.
-
-    Parameters
-    ----------
-    pictures : str
-        One of `Pictures`.
-    fps : int
-    key : str
-        What the pictures are called in an error.
-    height, width : int
-
-    Raises
-    ------
-    InvalidInputError
-        There is no such codec, here or at all, or it cannot have videos of this size or
-        with so many frames a second.
-    ModuleNotFoundError
-        There is no PyAV.
-    """
+    """Refuse, by an `InvalidInputError`, pictures that a codec has no videos of: it is not there,
+    or cannot have them of this size or with so many frames a second. Errors call them `key`."""
     codec = _CODECS.get(pictures)
     odd = codec is not None and codec.even and (height % 2 or width % 2)
     if codec is not None and (odd or min(height, width) < codec.smallest):
@@ -82,18 +65,8 @@ def _others(pictures: str) -> str:
 
 
 class VideoWriter:
-    """A video that is being written.
-
-    Raises
-    ------
-    InvalidInputError
-        The encoder refuses such a video.
-
-    Attributes
-    ----------
-    frames, size : int
-        So far; `size` is of bytes.
-    """
+    """A video that is being written, `frames` and `size` in bytes so far. An `InvalidInputError` if
+    the encoder refuses such a video."""
 
     def __init__(self, path: Path, fps: int, pictures: str, height: int, width: int) -> None:
         av, codec = pyav(), _CODECS[pictures]
@@ -115,12 +88,7 @@ class VideoWriter:
             ) from error
 
     def write(self, pictures: np.ndarray) -> None:
-        """Add pictures.
-
-        Parameters
-        ----------
-        pictures : ndarray of uint8, shape (n, h, w, 3)
-        """
+        """Add pictures, uint8 of shape (n, h, w, 3)."""
         frame_type = pyav().VideoFrame
         for picture in pictures:
             frame = frame_type.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
@@ -172,13 +140,8 @@ def _scheduled_as_before() -> Iterator[None]:
 
 
 class VideoReader:
-    """The frames of a video by their number; fast in the order in which they lie.
-
-    Raises
-    ------
-    FormatError
-        There is no video that can be read.
-    """
+    """The frames of a video by their number; fast in the order in which they lie. A `FormatError`
+    if there is no video that can be read."""
 
     def __init__(self, path: Path, fps: int) -> None:
         self.path, self._fps = path, fps
@@ -193,22 +156,8 @@ class VideoReader:
         self._next = 0
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """Frames that follow each other.
-
-        Parameters
-        ----------
-        start, count : int
-            Frame number `start`, and those behind it.
-
-        Returns
-        -------
-        ndarray of uint8, shape (count, h, w, 3)
-
-        Raises
-        ------
-        FormatError
-            They are not all there, or the decoder has noticed that one is damaged.
-        """
+        """Frame number `start` and those behind it, uint8 of shape (count, h, w, 3). A
+        `FormatError` if they are not all there, or the decoder has noticed that one is damaged."""
         if not 0 <= start - self._next < _SKIPPED:  # to the key frame before it
             second = start / self._fps / self._stream.time_base
             self._container.seek(int(second), stream=self._stream)
@@ -239,12 +188,7 @@ class VideoReader:
 
 
 def png(picture: np.ndarray) -> bytes:
-    """A picture as the bytes of a PNG file.
-
-    Parameters
-    ----------
-    picture : ndarray of uint8, shape (h, w, 3)
-    """
+    """A picture, uint8 of shape (h, w, 3), as the bytes of a PNG file."""
     av = pyav()
     context = av.CodecContext.create("png", "w")
     context.height, context.width = picture.shape[:2]
@@ -254,17 +198,8 @@ def png(picture: np.ndarray) -> bytes:
 
 
 def from_png(data: bytes) -> np.ndarray:
-    """The picture in the bytes of a file, a PNG or whatever else FFmpeg knows.
-
-    Returns
-    -------
-    ndarray of uint8, shape (h, w, 3)
-
-    Raises
-    ------
-    FormatError
-        It cannot be read.
-    """
+    """The picture, uint8 of shape (h, w, 3), in the bytes of a file: a PNG or whatever else FFmpeg
+    knows. A `FormatError` if it cannot be read."""
     try:
         with pyav().open(io.BytesIO(data)) as container:
             frame = next(container.decode(video=0))
@@ -275,13 +210,7 @@ def from_png(data: bytes) -> np.ndarray:
 
 
 def pyav() -> Any:
-    """The module ``av``.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        It is not installed; the text says how to get it.
-    """
+    """The module ``av``, or an error that says how to get it."""
     with needed("LeRobot data sets are written with PyAV", "lerobot"):
         import av
     return av

@@ -42,20 +42,8 @@ class _Files:
 
 
 class LeRobotWriter:
-    """A data set that is being written, episode after episode; `close` it whatever happens.
-
-    Parameters
-    ----------
-    root : Path
-        A directory that is not there yet.
-    features : sequence of Feature
-        Observations, actions and extras.
-    fps : int
-    task : str
-        What each episode tries to do.
-    pictures : str
-        As for `to_lerobot`.
-    """
+    """A data set that is being written into `root`, which is not there yet; `close` it whatever
+    happens. `task` is what each episode tries to do, `pictures` as for `to_lerobot`."""
 
     def __init__(
         self, root: Path, features: Sequence[Feature], fps: int, task: str, pictures: str
@@ -81,15 +69,8 @@ class LeRobotWriter:
     # -- an episode
 
     def begin_episode(self, length: int, first_step: int) -> None:
-        """Begin the next episode; a new file too, where the last one is large enough.
-
-        Parameters
-        ----------
-        length : int
-            Transitions that come, or some more.
-        first_step : int
-            Which step of the episode is the first: not 0 where its beginning is lacking.
-        """
+        """Begin the next episode, of `length` transitions or less; a new file too, where the last
+        one is large enough. `first_step` is not 0 where the episode's beginning is lacking."""
         if first_step:
             self._first_steps[self._episodes] = first_step
         if self._data is None or self._data_path.stat().st_size > _DATA_BYTES:
@@ -136,18 +117,8 @@ class LeRobotWriter:
         return type_
 
     def write(self, columns: dict[str, np.ndarray]) -> None:
-        """Add transitions to the episode.
-
-        Parameters
-        ----------
-        columns : dict of str to ndarray, each of shape (rows, *shape)
-            Every feature's field, ``reward``, ``terminated`` and ``truncated``.
-
-        Raises
-        ------
-        InvalidInputError
-            Pictures of floats are not from 0 to 1.
-        """
+        """Add transitions to the episode: every feature's field, ``reward``, ``terminated`` and
+        ``truncated``. An `InvalidInputError` if pictures of floats are not from 0 to 1."""
         rows = len(columns["reward"])
         frame = self._frames - self._first + np.arange(rows)
         made: dict[str, Any] = {}
@@ -195,13 +166,8 @@ class LeRobotWriter:
         return flat
 
     def end_episode(self, final: dict[str, np.ndarray] | None = None) -> None:
-        """End the episode.
-
-        Parameters
-        ----------
-        final : dict of str to ndarray, each of shape (1, *shape), optional
-            What the last transition led to: each field of the observations.
-        """
+        """End the episode. `final` is what the last transition led to, one row of each field of the
+        observations, if that is known."""
         figures = {key: figures_of(np.concatenate(each)) for key, each in self._numbers.items()}
         figures |= {key: sample.figures() for key, sample in self._samples.items()}
         chunk, file = self._data_files.place
@@ -251,21 +217,9 @@ class LeRobotWriter:
         self._about = []
 
     def finish(self, options: dict[str, Any], robot_type: str | None, source: Path) -> None:
-        """Write what is about all episodes, and close all files.
-
-        Parameters
-        ----------
-        options : dict
-            Of the buffer, as `options_of` has them.
-        robot_type : str or None
-        source : Path
-            Of the buffer, for an error.
-
-        Raises
-        ------
-        InvalidInputError
-            No episode was written.
-        """
+        """Write what is about all episodes, and close all files. `options` are those of the buffer,
+        as `options_of` has them, and `source` is where it is: for an `InvalidInputError` if no
+        episode was written."""
         self.close()
         if not self._episodes:
             raise InvalidInputError(f"{source}: no transition to write")
