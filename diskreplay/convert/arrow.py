@@ -48,13 +48,8 @@ def to_arrow(pa: Any, type_: Any, values: np.ndarray) -> Any:
 
 def from_arrow(path: Path, field: str, array: Any, type_: Any, spec: tuple[Any, ...]) -> np.ndarray:
     """The opposite of `to_arrow`: values of `spec`, a shape and a dtype, as a copy or a read-only
-    view.
-
-    Raises
-    ------
-    FormatError
-        There are nulls, it is of another type, or a list is not as long as the field asks for.
-    """
+    view. A `FormatError` if there are nulls, it is of another type, or a list is not as long as the
+    field asks for."""
     import pyarrow as pa
 
     shape, _dtype = spec

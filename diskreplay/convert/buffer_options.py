@@ -83,13 +83,8 @@ def of_episodes(options: Mapping[str, Any]) -> dict[str, Any]:
 def make_buffer(
     document: Mapping[str, Any], path: str | os.PathLike[str], **options: Any
 ) -> ReplayBuffer:
-    """A new buffer at `path` as `options_of` said; `options` go before.
-
-    Raises
-    ------
-    FormatError
-        The document is damaged.
-    """
+    """A new buffer at `path` as `options_of` said; `options` go before. A `FormatError` if the
+    document is damaged."""
     try:
         document = {**document, "metadata": parse_metadata(document)[0]}
         unknown = document.keys() - _OPTIONS
@@ -117,29 +112,9 @@ def parse_description(
     version: int,
     kinds: Mapping[str, type] | None = None,
 ) -> dict[str, Any]:
-    """The document that `text` holds.
-
-    Parameters
-    ----------
-    path : Path
-        Where it is from, for the messages.
-    text : str or bytes
-    version_key : str
-        The entry that says which version of the layout it is.
-    version : int
-        The one that is understood.
-    kinds : dict of str to type, optional
-        Entries there have to be besides ``buffer`` and ``largest_priority``.
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    FormatError
-        It is no such document, of another version, or an entry is missing or of another type.
-    """
+    """The document in `text`, of this version by the entry `version_key`, with entries of these
+    kinds besides ``buffer`` and ``largest_priority``. A `FormatError`, which names `path`, if it is
+    no such document, of another version, or an entry is missing or of another type."""
     try:
         document = json.loads(text)
         found = document[version_key]

@@ -16,11 +16,6 @@ class CopiedViews:
 
     A view goes with its name: its priorities, the largest one seen, and for one that is online
     which windows are new. Its generator begins anew, and batches that were under way are left out.
-
-    Parameters
-    ----------
-    target : ReplayBuffer
-        The copy, in the number of rows that it has at the end.
     """
 
     def __init__(self, target: ReplayBuffer) -> None:

@@ -24,13 +24,8 @@ _MOST_ARRAY = 1 << 30  # bytes of an array that is no column
 
 
 class GzFiles:
-    """``{name}_ckpt.{suffix}.gz`` in a directory, for each name.
-
-    Raises
-    ------
-    SuffixError
-        The suffix is no plain name.
-    """
+    """``{name}_ckpt.{suffix}.gz`` in a directory, for each name. A `SuffixError` if the suffix is
+    no plain name."""
 
     def __init__(self, directory: str | os.PathLike[str], suffix: int | str) -> None:
         self.directory = local(directory, "directory")
@@ -98,11 +93,9 @@ class GzFiles:
     ) -> Iterator[dict[str, np.ndarray]]:
         """The retained rows of these columns, oldest first, in chunks of 4 MiB or one row.
 
-        Notes
-        -----
         The oldest row of a full ring is in the middle of each file. The files are read twice then,
-        rather than half of one kept. Each is read to its end once, so that its length and
-        checksum are verified: an error may come after the last chunk.
+        rather than half of one kept. Each is read to its end once, so that its length and checksum
+        are verified: an error may come after the last chunk.
         """
         oldest = add_count % slots if add_count > slots else 0
         stored = min(add_count, slots)

@@ -10,20 +10,11 @@ from diskreplay.store import files
 
 
 class UnrefusingFile:
-    """A file that takes all that is written to it, and keeps in memory what the disk refuses.
+    """A file that is there and takes all that is written to it. What the disk refuses, and all that
+    comes after, is kept in memory; `refused` is what the system said.
 
     HDF5 cannot close a file that could not be written: it raises at each try, and takes the process
     with it when that ends. So it is not told.
-
-    Parameters
-    ----------
-    path : path
-        Of a file that is there.
-
-    Attributes
-    ----------
-    refused : OSError or None
-        What the system said. All that came since is in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,14 +93,9 @@ class UnrefusingFile:
 
 @contextlib.contextmanager
 def telling_nothing(storage: Any) -> Iterator[Callable[[], None]]:
-    """Meanwhile Minari writes to such a file, if what it writes is HDF5.
+    """Meanwhile Minari writes to such a file, if the new data set's `storage` is HDF5.
 
     Gives what raises the system's error, to be called between episodes; raises it at the end.
-
-    Parameters
-    ----------
-    storage : minari.dataset.minari_storage.MinariStorage
-        A new data set's.
     """
     path = getattr(storage, "_file_path", None)
     if storage.FORMAT != "hdf5" or path is None:

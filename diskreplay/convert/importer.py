@@ -18,19 +18,12 @@ Progress = Callable[[int, int], None]
 
 
 class Importer:
-    """Rows on their way into a new buffer, env by env, in pieces.
+    """Rows on their way into a new buffer, env by env, in pieces. Call `progress` with how many
+    rows were read since and how many there are.
 
     Where an env's rows do not follow the row before (another store's come next, or some left while
     they were read), the rows up to the next beginning of an episode are left out: their stacks
     would reach into an episode that is not theirs.
-
-    Attributes
-    ----------
-    buffer : ReplayBuffer
-    progress : callable
-        To be called with how many rows were read since and how many there are.
-    left_out : int
-        Rows since the last warning; see `warn_of_left_out`.
     """
 
     def __init__(self, buffer: ReplayBuffer, progress: Progress | None = None) -> None:
@@ -59,24 +52,13 @@ class Importer:
         priorities: np.ndarray | None,
         begins: np.ndarray,
     ) -> np.ndarray:
-        """Take in consecutive rows of one env; returns their ids here, -1 for those left out.
+        """Take in consecutive rows of one env, every field of them; returns their ids here, -1 for
+        those left out.
 
-        Parameters
-        ----------
-        env : int
-        rows : ndarray of int64, shape (rows,)
-            Their numbers in the source.
-        columns : dict of str to ndarray, each of shape (rows, *shape)
-            Every field.
-        priorities : ndarray of float64, shape (rows,), or None
-            NaN where the source has none.
-        begins : ndarray of bool, shape (rows,)
-            Rows that begin an episode though their steps count on, see `ReplayBuffer.begins`.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no such env; and as `ReplayBuffer.extend`.
+        `rows` are their numbers in the source, and `priorities` are NaN where that has none.
+        `begins` are rows that begin an episode though their steps count on, see
+        `ReplayBuffer.begins`. An `InvalidInputError` if there is no such env; and errors of
+        `ReplayBuffer.extend`.
         """
         ids = self._add(env, rows, columns, begins)
         self._remember(ids, priorities)
@@ -127,24 +109,12 @@ class Importer:
         priorities: np.ndarray | None,
         episode: np.ndarray,
     ) -> None:
-        """Take in rows of all envs with the final rows by their side, as `timeline.Chunk` has them.
+        """Take in rows of all envs with the final rows by their side, as `timeline.Chunk` has them:
+        `finals` are those of the rows with `has_final`, in their order.
 
-        Parameters
-        ----------
-        env, row : ndarray of int, shape (rows,)
-        columns : dict of str to ndarray, each of shape (rows, *shape)
-        has_final : ndarray of bool, shape (rows,)
-        finals : dict of str to ndarray, each of shape (final rows, *shape)
-            Observations of the final rows, for each row with `has_final`.
-        priorities : ndarray of float64, shape (rows,), or None
-        episode : ndarray of int, shape (rows,)
-            Which one each row belongs to: a part of an episode that was given after another one
-            counts on from it, and is an episode of its own all the same.
-
-        Raises
-        ------
-        FormatError
-            `env`, `row` or `episode` are no whole numbers.
+        `episode` says which one each row belongs to: a part of an episode that was given after
+        another one counts on from it, and is an episode of its own all the same. A `FormatError` if
+        `env`, `row` or `episode` are no whole numbers.
         """
         for name, numbers in (("env", env), ("row", row), ("episode", episode)):
             if numbers.dtype.kind not in "iu":
@@ -217,15 +187,8 @@ def importing(
     progress: Progress | None,
     options: Mapping[str, Any],
 ) -> Iterator[Importer]:
-    """A new store with the options that an export's description names; there whole or not at all.
-
-    Parameters
-    ----------
-    document : mapping
-        As `parse_description` returns it.
-    source : path
-        For the warning of rows that were left out.
-    """
+    """A new store with the options that an export's description names, as `parse_description`
+    returns it; there whole or not at all. A warning of rows that were left out names `source`."""
     with new_store(store_path, overwrite=overwrite) as beside:
         with make_buffer(document["buffer"], beside, **options) as buffer:
             importer = Importer(buffer, progress)

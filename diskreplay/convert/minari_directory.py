@@ -22,16 +22,11 @@ _root_lock = Lock()
 @contextlib.contextmanager
 def new_dataset(dataset_id: str) -> Iterator[Path]:
     """A root to make the data set `dataset_id` in, which goes to its own place, in one step, when
-    the block ends well.
+    the block ends well. An `InvalidInputError` if the id is malformed or taken, or Minari's root is
+    no absolute path.
 
     The root is a hidden directory in Minari's: Minari lists nothing that is in it, and nothing else
     is left by a process that is killed. The next export of that id removes it.
-
-    Raises
-    ------
-    InvalidInputError
-        The id is malformed or taken, or Minari's root is no absolute path.
-    StorageError
     """
     from minari.namespace import create_namespace, list_local_namespaces
     from minari.storage import get_dataset_path
@@ -106,19 +101,8 @@ def datasets_below(root: Path) -> Iterator[None]:
 
 
 def check_space(buffer: ReplayBuffer, steps: int, root: Path) -> None:
-    """Say that there is not room enough before much is written.
-
-    Parameters
-    ----------
-    buffer : ReplayBuffer
-    steps : int
-        How many of its transitions are to be written without compression.
-    root : Path
-
-    Raises
-    ------
-    DiskFullError
-    """
+    """Say by a `DiskFullError`, before much is written, that so many transitions have no room
+    without compression."""
     row = sum(
         math.prod(shape) * dtype.itemsize
         for name, (shape, dtype) in buffer.fields.items()

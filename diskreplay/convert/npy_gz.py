@@ -22,21 +22,12 @@ _LEVEL = 1  # gzip: frames shrink to a few hundredths at any level, and this one
 
 
 class NpyGzReader:
-    """One array, from front to back; never more of it in memory than is asked for.
+    """One array, of numbers or bools in the byte order of this machine, from front to back; never
+    more of it in memory than is asked for.
 
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : numpy.dtype
-        Numbers or bools, in the byte order of this machine.
-
-    Raises
-    ------
-    IncompleteCheckpointError
-        There is no such file.
-    CorruptCheckpointError
-        It is no gzipped .npy file, or holds objects. The same from every method when the file
-        turns out to be damaged, or shorter or longer than its header says.
+    An `IncompleteCheckpointError` if there is no such file. A `CorruptCheckpointError` if it is no
+    gzipped .npy file, or holds objects; and from every method when the file turns out to be
+    damaged, or shorter or longer than its header says.
     """
 
     def __init__(self, path: Path) -> None:

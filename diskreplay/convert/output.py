@@ -15,14 +15,9 @@ from diskreplay.store.system_errors import explained
 
 @contextlib.contextmanager
 def new_file(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
-    """A path beside `out` to write a file at, which takes its place when the block ends well.
-
-    Raises
-    ------
-    InvalidInputError
-        There is something at `out`, and it is no file or `overwrite` is not given.
-    StorageError
-    """
+    """A path beside `out` to write a file at, which takes its place when the block ends well. An
+    `InvalidInputError` if there is something at `out`, and it is no file or `overwrite` is not
+    given."""
     out = resolved(out)
     check_wanted(out, overwrite)
     if files.is_there(out) and not files.is_file(out):
@@ -57,13 +52,8 @@ def new_files(
 
 @contextlib.contextmanager
 def new_store(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
-    """The same for a store, which the block has to close.
-
-    Raises
-    ------
-    LockedError
-        The store at `out` is to be replaced, and a writer has it open.
-    """
+    """The same for a store, which the block has to close. A `LockedError` if the store at `out` is
+    to be replaced, and a writer has it open."""
     out = resolved(out)
     with contextlib.ExitStack() as held:
         if files.is_there(out):
@@ -102,12 +92,7 @@ def written(out: Path) -> explained:
 
 
 def check_wanted(out: Path, overwrite: bool) -> None:
-    """Refuse to replace what is at `out` unasked.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """Refuse to replace what is at `out` unasked."""
     if files.is_there(out) and not overwrite:
         raise InvalidInputError(
             f"{out}: is there already; choose another path, or ask for it to be replaced "

@@ -32,22 +32,10 @@ class Padding:
     def find(
         self, columns: Mapping[str, np.ndarray], ended: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Look at the next rows.
-
-        Parameters
-        ----------
-        columns : dict of str to ndarray, each of shape (rows, *shape)
-            All that is in them.
-        ended : ndarray of bool, shape (rows,)
-            Whether the episode ends with this row.
-
-        Returns
-        -------
-        is_padding : ndarray of bool, shape (rows,)
-        step : ndarray of int32, shape (rows,)
-            Of the rows that are not padding, from 0 in each episode. An episode whose start is not
-            there counts from `stack_size` on: rows whose stack is not there are not sampled then.
-        """
+        """Look at the next rows: all their columns, and with which of them an episode ends. Returns
+        which are padding, and the steps of the others, from 0 in each episode. An episode whose
+        start is not there counts from `stack_size` on: rows whose stack is not there are not
+        sampled then."""
         rows = np.arange(len(ended))
         if not len(rows):
             return np.zeros(0, np.bool_), np.zeros(0, np.int32)

@@ -110,21 +110,9 @@ def timeline_of(buffer: ReplayBuffer, gamma: float = 1.0) -> Timeline:
 
 
 def returns_to_go(reward: np.ndarray, episode: np.ndarray, gamma: float) -> np.ndarray:
-    """For each row the discounted sum of the rewards from there to the end of its episode.
+    """For each row the discounted sum of the rewards from there to the end of its episode, as
+    float64. Rows of one episode stand together.
 
-    Parameters
-    ----------
-    reward : ndarray of float, shape (rows,)
-    episode : ndarray of int, shape (rows,)
-        Rows of one episode stand together.
-    gamma : float
-
-    Returns
-    -------
-    ndarray of float64, shape (rows,)
-
-    Notes
-    -----
     A scan by doubling (Hillis and Steele, 1986): after pass k each row has the sum of ``2**k``
     rows. Rewards of one episode never meet those of another, as they would in differences of one
     long cumulative sum, which a single huge reward would spoil for all.

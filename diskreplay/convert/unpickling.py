@@ -33,14 +33,8 @@ _SUM_TREES = (
 
 
 class PickledSumTree:
-    """What a sum tree of ReAgent or Dopamine had inside.
-
-    Attributes
-    ----------
-    leaves : ndarray of float64
-        The capacity rounded up to a power of two.
-    max_recorded_priority : float
-    """
+    """What a sum tree of ReAgent or Dopamine had inside. There are as many leaves as its capacity,
+    rounded up to a power of two."""
 
     def __init__(self) -> None:
         self.leaves, self.max_recorded_priority = np.zeros(1), 1.0
@@ -130,27 +124,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickled(data: bytes, where: str) -> Any:
-    """The value in a pickle that may be hostile.
+    """The value in a pickle that may be hostile: numbers, strings, bytes, lists, tuples, dicts,
+    sets, arrays of numbers (within a container, something that `numpy.asarray` takes for one) and
+    `PickledSumTree`; nothing else. A `CorruptCheckpointError`, which says `where`, if it is damaged
+    or asks for anything else; nothing in it was called then.
 
-    Parameters
-    ----------
-    data : bytes
-    where : str
-        For the error's text.
-
-    Returns
-    -------
-    object
-        Numbers, strings, bytes, lists, tuples, dicts, sets, arrays of numbers (within a container,
-        something that `numpy.asarray` takes for one) and `PickledSumTree`; nothing else.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        It is damaged, or asks for anything else. Nothing in it was called.
-
-    Notes
-    -----
     The opcodes are walked first, without carrying them out: the C unpickler would make room for a
     memo as large as the file names.
     """
@@ -176,20 +154,9 @@ def unpickled(data: bytes, where: str) -> Any:
 def pickled_sum_tree(
     leaves: np.ndarray, max_recorded_priority: float, *, package: str = "reagent"
 ) -> bytes:
-    """A sum tree as ReAgent or Dopamine would pickle its own, to be read where that is installed.
-
-    Parameters
-    ----------
-    leaves : ndarray of float64, shape (capacity,)
-    max_recorded_priority : float
-    package : {"reagent", "dopamine"}
-
-    Returns
-    -------
-    bytes
-        Protocol 3, which every Python 3 reads. NumPy's functions go by the names that NumPy 1 and
-        2 both know.
-    """
+    """A sum tree as the `package`, ReAgent or Dopamine, would pickle its own, to be read where that
+    is installed: in protocol 3, which every Python 3 reads. NumPy's functions go by the names that
+    NumPy 1 and 2 both know."""
     state = {"nodes": levels(leaves), "max_recorded_priority": float(max_recorded_priority)}
     body = pickle.dumps(state, protocol=3)[2:-1]  # without its own start and stop
     body = body.replace(b"cnumpy._core.", b"cnumpy.core.")
