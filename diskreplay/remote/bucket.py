@@ -11,7 +11,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from diskreplay import fork
@@ -35,6 +35,7 @@ _ACCOUNTS = (".blob.core.windows.net", ".dfs.core.windows.net")
 _TRIES = 4  # of a body that is cut; the client itself repeats requests that get no answer
 _RETRY = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=60)}
 _DELETED_AT_ONCE = 500
+_Answer = TypeVar("_Answer")
 _in_memory: dict[str, Any] = {}  # by URL: two objects of one process see the same
 _asked_by: int | None = None  # the process that made the first request
 
@@ -196,7 +197,7 @@ class Bucket:
 
     def _explained(
         self, key: str, doing: str, *, conditional: bool = False, makes: bool = False
-    ) -> "_Explained":
+    ) -> _Explained:
         """`conditional`: the request may find that somebody was faster. `makes`: it needs no object
         to be there, so that only a bucket can be missing."""
         return _Explained(lambda error: self._explain(error, key, doing, conditional, makes))
@@ -241,13 +242,7 @@ class Bucket:
         return RemoteUnavailableError(errno.EIO, says, self.where(key))
 
     def _count(self) -> None:
-        """To be called before each request.
-
-        Raises
-        ------
-        ForkedError
-            In a child of a process that has asked: it would wait for ever.
-        """
+        """To be called before each request."""
         check_process(self.url)  # first: what has forked may have held the lock
         with self._lock:
             self.requests += 1
@@ -260,24 +255,22 @@ class Bucket:
             self._store = self._obstore.store.LocalStore(self._local)
         return self._store
 
-    def _make_directory(self) -> None:
-        """Before a put: what is not there is made.
-
-        Raises
-        ------
-        StorageError
-        """
-        if self._store is None and self._local is not None:
-            files.make_lasting_dirs(self._local)
-
     # -- requests
 
     def create(self, key: str, data: bytes | memoryview) -> str:
         """Put an object that must not be there; its tag. `Overtaken` if it is."""
+        return self._put(key, data, "create")
+
+    def put(self, key: str, data: bytes | memoryview) -> str:
+        """Put an object over whatever is there; its tag. For stores without conditions only."""
+        return self._put(key, data, "overwrite")
+
+    def _put(self, key: str, data: bytes | memoryview, mode: Literal["create", "overwrite"]) -> str:
         self._count()
-        self._make_directory()
-        with self._explained(key, "cannot put it", conditional=True, makes=True):
-            return str(self._obstore.put(self._there(), key, data, mode="create")["e_tag"])
+        if self._store is None and self._local is not None:
+            files.make_lasting_dirs(self._local)
+        with self._explained(key, "cannot put it", conditional=mode == "create", makes=True):
+            return str(self._obstore.put(self._there(), key, data, mode=mode)["e_tag"])
 
     def swap(self, key: str, data: bytes, tag: str) -> str:
         """Replace an object that has still this tag; its new one. `Overtaken` if it has not, or is
@@ -298,34 +291,21 @@ class Bucket:
         except Missing as error:  # some stores say so, others that the tag is not that
             raise Overtaken(key) from error
 
-    def put(self, key: str, data: bytes | memoryview) -> str:
-        """Put an object over whatever is there; its tag. For stores without conditions only."""
-        self._count()
-        self._make_directory()
-        with self._explained(key, "cannot put it", makes=True):
-            return str(self._obstore.put(self._there(), key, data, mode="overwrite")["e_tag"])
-
     def get(self, key: str, most: int) -> tuple[bytes, str]:
         """The bytes of an object, of at most `most`, and its tag. `Missing` if there is none."""
-        for last in [False] * (_TRIES - 1) + [True]:
-            self._count()
-            try:
-                with self._explained(key, "cannot get it"):
-                    found = self._obstore.get(self._there(), key)
-                    if found.meta["size"] > most:
-                        raise RemoteError(
-                            errno.EFBIG,
-                            f"{found.meta['size']:,} bytes found, at most {most:,} expected: not "
-                            "what a push puts there",
-                            self.where(key),
-                        )
-                    data = bytes(found.bytes())
-                    self._check_whole(key, len(data), found.meta["size"])
-                    return data, str(found.meta["e_tag"])
-            except RemoteUnavailableError:
-                if last:
-                    raise
-        raise AssertionError("the last try returns or raises")
+
+        def ask() -> tuple[bytes, str]:
+            found = self._obstore.get(self._there(), key)
+            size = found.meta["size"]
+            if size > most:
+                raise RemoteError(
+                    errno.EFBIG,
+                    f"{size:,} bytes found, at most {most:,} expected: not what a push puts there",
+                    self.where(key),
+                )
+            return self._whole(key, found.bytes(), size), str(found.meta["e_tag"])
+
+        return self._repeated(key, "cannot get it", ask)
 
     def pieces(self, key: str) -> Iterator[memoryview]:
         """The bytes of an object, some mebibytes at a time."""
@@ -338,25 +318,32 @@ class Bucket:
         """Some bytes of an object."""
         if not length:
             return b""
-        for last in [False] * (_TRIES - 1) + [True]:
+
+        def ask() -> bytes:
+            found = self._obstore.get_range(self._there(), key, start=start, length=length)
+            return self._whole(key, found, length)
+
+        return self._repeated(key, "cannot get a range of it", ask)
+
+    def _repeated(self, key: str, doing: str, ask: Callable[[], _Answer]) -> _Answer:
+        """What a request answers, made again where its body is cut."""
+        for left in reversed(range(_TRIES)):
             self._count()
             try:
-                with self._explained(key, "cannot get a range of it"):
-                    data = bytes(
-                        self._obstore.get_range(self._there(), key, start=start, length=length)
-                    )
-                    self._check_whole(key, len(data), length)
-                    return data
+                with self._explained(key, doing):
+                    return ask()
             except RemoteUnavailableError:
-                if last:
+                if not left:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _check_whole(self, key: str, found: int, expected: int) -> None:
-        if found != expected:
+    def _whole(self, key: str, found: Any, size: int) -> bytes:
+        data = bytes(found)
+        if len(data) != size:
             raise RemoteUnavailableError(
-                errno.EIO, f"{found:,} bytes came where {expected:,} are expected", self.where(key)
+                errno.EIO, f"{len(data):,} bytes came where {size:,} are expected", self.where(key)
             )
+        return data
 
     def size(self, key: str) -> int | None:
         """The length of an object; None if there is none."""

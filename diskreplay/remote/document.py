@@ -197,11 +197,6 @@ def _part(key: str, entry: Any, lengths: list[tuple[str, int]], contents: Manife
     )
 
 
-def bytes_of(contents: Manifest) -> int:
-    """The length of all files."""
-    return sum(seal.size for seal in contents.files.values())
-
-
 def rows_of(group: Mapping[str, Any]) -> int | None:
     """Retained rows, by the attributes of the checkpoint's group; None if that is not known."""
     try:

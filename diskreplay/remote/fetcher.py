@@ -112,17 +112,12 @@ class Fetcher:
         by_object: dict[str, dict[str, Part]] = defaultdict(dict)
         for key, part in missing.items():
             by_object[part.object][key] = part
+
+        def fetch(key: str) -> None:
+            self._fetch(key, wanted.objects[key], by_object[key], contents, build)
+
         with ThreadPoolExecutor(self._concurrency, "diskreplay pull") as pool:
-            jobs = [
-                pool.submit(self._fetch, key, wanted.objects[key], parts, contents, build)
-                for key, parts in by_object.items()
-            ]
-            try:
-                for job in jobs:
-                    job.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            list(pool.map(fetch, by_object))  # the first error ends it: what waits is cancelled
 
     def _fetch(
         self, key: str, length: int, parts: dict[str, Part], contents: Manifest, build: Path

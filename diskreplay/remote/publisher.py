@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,7 +118,8 @@ class Publisher:
             sent[key] = len(data)
             one = RemoteCheckpoint(
                 name, suffix, self._registry.run, found.epoch, contents.saved_at,
-                datetime.datetime.now(datetime.UTC), source.rows, document.bytes_of(contents), key,
+                datetime.datetime.now(datetime.UTC), source.rows,
+                sum(seal.size for seal in contents.files.values()), key,
             )  # fmt: skip
             wanted = found.replaced(checkpoints=found.checkpoints | {suffix: one})
             if self._registry.write(wanted, tag) is not None:
@@ -213,25 +215,19 @@ class Publisher:
         files = source.contents.files
         missing = {key: seal for key, seal in files.items() if key not in parts}
         made: dict[str, Part] = {}
-        # The first error ends it: what was put before is known to the next push.
+        # The first error ends it, and cancels what waits. The next push knows what was put before.
         with ThreadPoolExecutor(self._concurrency, "diskreplay push") as pool:
             lengths = dict(zip(missing, pool.map(source.length, missing), strict=True))
-            groups = _packs(lengths, self._pack_bytes)
-            jobs = [pool.submit(self._put_group, source, group, found) for group in groups]
-            try:
-                for job in jobs:
-                    key, length, its = job.result()
-                    made |= its
-                    sent[key] = length
-                    self._lengths[key] = length
-                    self._put |= {_known_as(name, missing[name]): its[name] for name in its}
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            put = partial(self._put_group, source, found)
+            for key, length, its in pool.map(put, _packs(lengths, self._pack_bytes)):
+                made |= its
+                sent[key] = length
+                self._lengths[key] = length
+                self._put |= {_known_as(name, missing[name]): its[name] for name in its}
         return made
 
     def _put_group(
-        self, source: Source, group: dict[str, int], found: Catalog
+        self, source: Source, found: Catalog, group: dict[str, int]
     ) -> tuple[str, int, dict[str, Part]]:
         """Put some files, of these lengths, as one object."""
         size = sum(group.values())

@@ -1,6 +1,6 @@
 """verify: whether all that published checkpoints need is there."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -36,14 +36,13 @@ class RemoteReport:
 
 
 def verify(
-    registry: Registry, checked: Iterable[RemoteCheckpoint], *, deep: bool, concurrency: int
+    registry: Registry, checked: Sequence[RemoteCheckpoint], *, deep: bool, concurrency: int
 ) -> RemoteReport:
     """Check these checkpoints: their documents, and that their objects are there in full length;
     `deep` reads each of them and holds it against the SHA-256 that it is named by."""
     findings: list[str] = []
     lengths: dict[str, int] = {}
     needed_by: dict[str, list[str]] = {}
-    suffixes = []
 
     def needed(one: RemoteCheckpoint) -> dict[str, int] | str:
         try:
@@ -51,10 +50,8 @@ def verify(
         except CorruptCheckpointError as error:
             return str(error)
 
-    asked = list(checked)
     with ThreadPoolExecutor(concurrency, "diskreplay verify") as pool:
-        for one, its in zip(asked, pool.map(needed, asked), strict=True):
-            suffixes.append(one.suffix)
+        for one, its in zip(checked, pool.map(needed, checked), strict=True):
             if isinstance(its, str):
                 findings.append(f"{its} (checkpoint {one.suffix})")
                 continue
@@ -81,4 +78,5 @@ def verify(
         for key, what in zip(lengths, pool.map(wrong, lengths), strict=True):
             if what is not None:
                 findings.append(f"{what} (checkpoints {', '.join(needed_by[key])})")
-    return RemoteReport(tuple(suffixes), len(lengths), sum(lengths.values()), tuple(findings))
+    suffixes = tuple(one.suffix for one in checked)
+    return RemoteReport(suffixes, len(lengths), sum(lengths.values()), tuple(findings))
