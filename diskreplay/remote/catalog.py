@@ -72,17 +72,12 @@ class Catalog:
 
     Attributes
     ----------
-    run : str or None
-        Who may publish; None where nobody has yet.
-    epoch : int
-        Raised by each run that takes over.
+    run, epoch, nonce
+        As of `Fenced`.
     checkpoints : dict of str to RemoteCheckpoint
         By suffix.
     doomed : frozenset of str
         Objects that are being deleted: nothing refers to them, and nothing may.
-    nonce : str
-        Another one each time that it is written: who reads his own knows that his swap was done,
-        whatever the answer to it was.
     least : int
         What is put gets at least this number behind the checksum in its name. A collection that was
         stopped may yet delete objects of lower numbers, if no checkpoint refers to them now.

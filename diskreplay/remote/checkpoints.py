@@ -113,7 +113,7 @@ class RemoteCheckpoints:
         self._takeover = Takeover(self._takes_over)
         self._run = self._given_run or secrets.token_hex(8)  # the one that has written last
         self._reader = self._registry(self._run)
-        self._writers: dict[str, tuple[Registry, Publisher]] = {}
+        self._writers: dict[str, Publisher] = {}
         self._turn = Lock()
         self._closed = False
 
@@ -168,8 +168,8 @@ class RemoteCheckpoints:
         """
         place, name, text_of_suffix = _located(path, suffix)
         kept = check_extra(extra)
-        with self._writing(place.parent) as (_registry, publisher):
-            return publisher.push(place, name, text_of_suffix, kept)
+        with self._writing(place.parent) as writer:
+            return writer.push(place, name, text_of_suffix, kept)
 
     def collect(
         self,
@@ -206,17 +206,17 @@ class RemoteCheckpoints:
         """
         kept, seconds = self._keep if keep is None else _checked_keep(keep), seconds_of(grace)
         place = None if directory is None else resolved(directory)
-        with self._writing(place) as (registry, _publisher):
-            return Collector(registry, self._concurrency).collect(kept, seconds)
+        with self._writing(place) as writer:
+            return Collector(writer.registry, self._concurrency).collect(kept, seconds)
 
     def _collect_beside(self, path: Path, suffix: str, keep: int) -> None:
         """`collect` after the push of the checkpoint at `path`, which stays also if its number is
         low: a run that counts from 0 again would else have none."""
-        with self._writing(path.parent) as (registry, _publisher):
-            Collector(registry, self._concurrency).collect(keep, seconds_of("24h"), suffix)
+        with self._writing(path.parent) as writer:
+            Collector(writer.registry, self._concurrency).collect(keep, seconds_of("24h"), suffix)
 
     @contextlib.contextmanager
-    def _writing(self, directory: Path | None) -> Iterator[tuple[Registry, Publisher]]:
+    def _writing(self, directory: Path | None) -> Iterator[Publisher]:
         """As the run of this directory; without one, as the run that has written last."""
         check_process(self.url)  # first: what has forked may have held the lock
         with self._turn:
@@ -225,11 +225,9 @@ class RemoteCheckpoints:
             if self._given_run is None and directory is not None:
                 run = run_of(directory)
             if run not in self._writers:
-                registry = self._registry(run)
-                publisher = Publisher(
-                    registry, concurrency=self._concurrency, pack_bytes=self._pack_bytes
+                self._writers[run] = Publisher(
+                    self._registry(run), concurrency=self._concurrency, pack_bytes=self._pack_bytes
                 )
-                self._writers[run] = registry, publisher
             yield self._writers[run]
             self._run = run  # not where it was refused
 
@@ -241,13 +239,13 @@ class RemoteCheckpoints:
     ) -> Collected:
         """Remove all checkpoints but those of these suffixes, as `collect` does: at once those of
         `gone`, others once they are so old."""
-        with self._writing(None) as (registry, _publisher):
-            return Collector(registry, self._concurrency).retain(suffixes, gone, grace_s)
+        with self._writing(None) as writer:
+            return Collector(writer.registry, self._concurrency).retain(suffixes, gone, grace_s)
 
     def _hold(self, check: Callable[[], object]) -> None:
         """Become the run that publishes here, see `FencedObject.hold`."""
-        with self._writing(None) as (registry, _publisher):
-            registry.hold(check)
+        with self._writing(None) as writer:
+            writer.registry.hold(check)
 
     # -- reading
 
@@ -290,8 +288,8 @@ class RemoteCheckpoints:
                 self._reader.find(suffix)  # where there is none, no directory is made
                 check_outside(place / "checkpoint")
                 files.make_lasting_dirs(place)
-                with self._writing(place) as (registry, _publisher):
-                    registry.claim()
+                with self._writing(place) as writer:
+                    writer.registry.claim()
             return self._pull(suffix, place)
 
     def _pull(self, suffix: int | str | None, place: Path) -> Path:

@@ -91,19 +91,18 @@ class Fetcher:
         there = files.nearest(directory)
         with explained(there, "cannot look at the file system"):
             most = shutil.disk_usage(there).total
-        for key, seal in contents.files.items():
-            if 0 < most < seal.size:  # some file systems say 0
-                raise CorruptCheckpointError(
-                    f"{self._bucket.url}: checkpoint {wanted.suffix}: file {key!r:.80} of "
-                    f"{seal.size:,} bytes, and the whole file system at {there} has {most:,}; "
-                    "nothing was fetched: pull another checkpoint, or to a larger disk"
-                )
+        found = [
+            f"file {key!r:.80} of {seal.size:,} bytes"
+            for key, seal in contents.files.items() if seal.size > most
+        ]  # fmt: skip
         zeros = sum(seal.size - wanted.parts[key].length for key, seal in contents.files.items())
-        if 0 < most < zeros:
+        if zeros > most:
+            found.append(f"its files end with {zeros:,} bytes of zeros together")
+        if found and most:  # some file systems say 0
             raise CorruptCheckpointError(
-                f"{self._bucket.url}: checkpoint {wanted.suffix}: its files end with {zeros:,} "
-                f"bytes of zeros together, and the whole file system at {there} has {most:,}; "
-                "nothing was fetched: pull another checkpoint, or to a larger disk"
+                f"{self._bucket.url}: checkpoint {wanted.suffix}: {found[0]}, and the whole file "
+                f"system at {there} has {most:,}; nothing was fetched: pull another checkpoint, or "
+                "to a larger disk"
             )
 
     def _fetch_all(

@@ -93,7 +93,7 @@ class Publisher:
     """
 
     def __init__(self, registry: Registry, *, concurrency: int, pack_bytes: int) -> None:
-        self._registry, self._concurrency = registry, concurrency
+        self.registry, self._concurrency = registry, concurrency
         self._pack_bytes = pack_bytes
         self._put: dict[Known, Part] = {}  # by a push that was cut, or overtaken, before its end
         self._lengths: dict[str, int] = {}
@@ -101,30 +101,30 @@ class Publisher:
 
     def push(self, path: Path, name: str, suffix: str, extra: dict[str, Any]) -> Pushed:
         """Publish the checkpoint at `path`."""
-        start, bucket = time.monotonic(), self._registry.bucket
+        start, bucket = time.monotonic(), self.registry.bucket
         requests = bucket.requests
         source = Source(path)
         contents = source.contents
         sent: Counter[str] = Counter()
-        for _ in self._registry.tries():
-            found, tag = self._registry.read_to_write()
+        for _ in self.registry.tries():
+            found, tag = self.registry.read_to_write()
             _check_name(found, name, bucket.url)
             parts = self._known(found, contents)
             parts |= self._put_missing(source, parts, found, sent)
             made = self._document(name, suffix, found, source, parts, extra)
             data = made.encode()
             key = f"checkpoints/{suffix}.{secrets.token_hex(8)}.json"
-            self._registry.put_object(key, data)
+            self.registry.put_object(key, data)
             sent[key] = len(data)
             one = RemoteCheckpoint(
-                name, suffix, self._registry.run, found.epoch, contents.saved_at,
+                name, suffix, self.registry.run, found.epoch, contents.saved_at,
                 datetime.datetime.now(datetime.UTC), source.rows,
                 sum(seal.size for seal in contents.files.values()), key,
             )  # fmt: skip
             wanted = found.replaced(checkpoints=found.checkpoints | {suffix: one})
-            if self._registry.write(wanted, tag) is not None:
+            if self.registry.write(wanted, tag) is not None:
                 break
-        self._registry.remember(key, made)
+        self.registry.remember(key, made)
         self._put.clear()
         made_requests = bucket.requests - requests
         return Pushed(suffix, made_requests, sent.total(), len(sent), time.monotonic() - start)
@@ -135,7 +135,7 @@ class Publisher:
     ) -> Document:  # fmt: skip
         used = dict.fromkeys(part.object for part in parts.values())
         return Document(
-            name, suffix, self._registry.run, found.epoch, source.listing,
+            name, suffix, self.registry.run, found.epoch, source.listing,
             {key: self._lengths[key] for key in used},
             {key: parts[key] for key in source.contents.files}, extra,
         )  # fmt: skip
@@ -167,7 +167,7 @@ class Publisher:
         """Where files of a published checkpoint are; None if it does not say, or that is denied,
         see `_size`: then nothing is taken from it."""
         try:
-            return self._registry.document(one)
+            return self.registry.document(one)
         except CorruptCheckpointError:
             return None
         except RemoteError as error:
@@ -189,7 +189,7 @@ class Publisher:
         """The length of an object; None where it is not known to be there, which may be since it
         is denied: to put it tells whether more is than to look at what is not there."""
         try:
-            return self._registry.bucket.size(key)
+            return self.registry.bucket.size(key)
         except RemoteError as error:
             if not refusals.is_denied(error):
                 raise
@@ -242,7 +242,7 @@ class Publisher:
             key = f"{kind}/{hashlib.sha256(data).hexdigest()}"
             for number in itertools.count(found.least):
                 free = document.object_name(key, number)
-                if found.may_use(free) and self._registry.has_put(free, bytes(data)):
+                if found.may_use(free) and self.registry.has_put(free, bytes(data)):
                     break
         return free, size, {name: part._replace(object=free) for name, part in parts.items()}
 
