@@ -57,19 +57,9 @@ class Listed(NamedTuple):
 
 
 def check_process(where: str) -> None:
-    """Refuse a request in a child of a process that has made one. The client has threads that do
-    its work, and a fork leaves them behind: each request of the child, by a new object too, would
-    wait for ever.
-
-    Parameters
-    ----------
-    where : str
-        What is asked, for the message.
-
-    Raises
-    ------
-    ForkedError
-    """
+    """Refuse a request in a child of a process that has made one, by a `ForkedError` that says
+    `where`. The client has threads that do its work, and a fork leaves them behind: each request of
+    the child, by a new object too, would wait for ever."""
     global _asked_by
     if _asked_by is None:
         _asked_by = fork.pid
@@ -100,30 +90,14 @@ class _Explained:
 
 
 class Bucket:
-    """The objects below a URL.
+    """The objects below a URL, or of a store that obstore made.
 
-    Parameters
-    ----------
-    url : str or an obstore store
-    options : dict, optional
-        Of the client (``endpoint``, ``region``, ``client_options``, ...), see
-        `obstore.store.from_url`. Credentials are better left to the environment or a profile.
+    `options` are the client's (``endpoint``, ``region``, ``client_options``, ...), see
+    `obstore.store.from_url`. Credentials are better left to the environment or a profile. `url` is
+    as messages name it, and `requests` is how many were made.
 
-    Attributes
-    ----------
-    url : str
-        As messages name it.
-    requests : int
-        How many were made.
-
-    Raises
-    ------
-    InvalidInputError
-        No such kind of URL, or one with credentials in it, or of a file.
-    StorageError
-        A directory that may not be looked at.
-    ModuleNotFoundError
-        There is no obstore.
+    An `InvalidInputError` if there is no such kind of URL, or it has credentials in it, or is of a
+    file. A `StorageError` if it is of a directory that may not be looked at.
     """
 
     def __init__(self, url: Any, options: Mapping[str, Any] | None = None) -> None:

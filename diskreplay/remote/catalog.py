@@ -132,13 +132,7 @@ class Catalog:
 
 
 def parse(data: bytes, where: str) -> Catalog:
-    """The opposite of `Catalog.encode`.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        It is damaged.
-    """
+    """The opposite of `Catalog.encode`; a `CorruptCheckpointError` if it is damaged."""
     found = load_json(data, where)
     try:
         listed, doomed = found.get("checkpoints"), found.get("doomed")

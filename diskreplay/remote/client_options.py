@@ -28,18 +28,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 def check(scheme: str, options: Mapping[str, Any]) -> None:
     """Refuse what the client panics at: a text that it cannot put into a header, and an endpoint
-    that is no URL.
-
-    Parameters
-    ----------
-    scheme : str
-        Of the URL: it says which variables of the environment the client reads.
-    options : mapping
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    that is no URL. The scheme of the URL says which variables of the environment the client
+    reads."""
     has_endpoint = False
     for name, text in _texts(options):
         is_endpoint = _ENDPOINT.fullmatch(name.lower()) is not None

@@ -52,14 +52,8 @@ def seconds_of(grace: float | str) -> float:
 
 
 class Collector:
-    """Collects at one URL. Only the run that publishes there may.
-
-    Parameters
-    ----------
-    registry : Registry
-    concurrency : int
-        Requests at once.
-    """
+    """Collects at one URL, with `concurrency` requests at once. Only the run that publishes there
+    may."""
 
     def __init__(self, registry: Registry, concurrency: int) -> None:
         self._registry, self._concurrency = registry, concurrency

@@ -10,15 +10,8 @@ from diskreplay.store.outside import check_outside
 
 
 def directory_of(parts: SplitResult) -> Path:
-    """The directory, which need not be there: the first put makes it.
-
-    Raises
-    ------
-    InvalidInputError
-        The URL names none, or what is there is a file.
-    StorageError
-        It may not be looked at.
-    """
+    """The directory, which need not be there: the first put makes it. An `InvalidInputError` if the
+    URL names none, or what is there is a file."""
     if parts.netloc not in ("", "localhost"):  # the first part of a relative path, mostly
         raise InvalidInputError(
             f"url: file://{parts.netloc} names a machine; file:///directory expected, with "

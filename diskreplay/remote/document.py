@@ -124,13 +124,7 @@ def text(name: str, value: Any, most: int = 200) -> str:
 
 
 def parse(data: bytes, where: str) -> Document:
-    """The opposite of `Document.encode`.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        It is damaged.
-    """
+    """The opposite of `Document.encode`; a `CorruptCheckpointError` if it is damaged."""
     found = load_json(data, where)
     try:
         listing, objects, files = (found.get(key) for key in ("manifest", "objects", "files"))

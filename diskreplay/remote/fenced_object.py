@@ -84,20 +84,9 @@ class Takeover:
 class FencedObject(Generic[Found]):
     """Such an object as one run reads and writes it.
 
-    Parameters
-    ----------
-    bucket : Bucket
-    key : str
-    parse : callable
-        From its bytes, and where they are, to what is in it.
-    empty : callable
-        What is in it before it is there.
-    run : str
-        Who this is.
-    takeover : Takeover
-        That of the program, for all objects that it goes by.
-    unsafe : bool
-        Trust in there being one writer where the store knows no conditions.
+    `parse` makes of its bytes, and where they are, what is in it, and `empty` says what is in it
+    before it is there. `takeover` is that of the program, for all objects that it goes by.
+    `unsafe`: trust in there being one writer where the store knows no conditions.
     """
 
     def __init__(
@@ -117,14 +106,8 @@ class FencedObject(Generic[Found]):
         return self._parse(data, self.bucket.where(self._key)), tag
 
     def read_to_write(self) -> tuple[Found, str]:
-        """As `read`, with this run as the one that publishes: not written yet.
-
-        Raises
-        ------
-        TakenOverError
-            Another run publishes there.
-        UnsupportedStoreError
-        """
+        """As `read`, with this run as the one that publishes: not written yet. A `TakenOverError`
+        if another run publishes there."""
         found, tag = self.read()
         if found.run == self.run:
             self._takeover.use(found)  # who publishes after this has taken over from it
@@ -142,11 +125,7 @@ class FencedObject(Generic[Found]):
 
     def write(self, wanted: Found, tag: str) -> str | None:
         """Publish, if nobody has since `read_to_write`; the new tag, or None if somebody has.
-
-        Raises
-        ------
-        TakenOverError, UnsupportedStoreError, RemoteError
-        """
+        Errors as of `read_to_write`, an `UnsupportedStoreError` or a `RemoteError`."""
         written: str | None
         self._takeover.try_(wanted)
         try:
@@ -201,13 +180,8 @@ class FencedObject(Generic[Found]):
         )
 
     def tries(self) -> Iterator[None]:
-        """Turns of reading and writing, until a write is not overtaken.
-
-        Raises
-        ------
-        RemoteUnavailableError
-            That does not end.
-        """
+        """Turns of reading and writing, until a write is not overtaken. A `RemoteUnavailableError`
+        if that does not end."""
         for number in range(_TRIES):
             time.sleep(number * 0.05 * random.random())
             yield
@@ -224,18 +198,9 @@ class FencedObject(Generic[Found]):
             self.hold()
 
     def hold(self, check: Callable[[], object] = lambda: None) -> None:
-        """Become the run that publishes here, also where nobody has yet.
-
-        Parameters
-        ----------
-        check : callable
-            It is called between the reading of the object and its replacement, and raises where
-            this run has been replaced meanwhile. Not where it publishes here already.
-
-        Raises
-        ------
-        TakenOverError
-        """
+        """Become the run that publishes here, also where nobody has yet; errors as of `write`.
+        Where it does not publish here already, `check` is called between the reading of the object
+        and its replacement, and raises where this run has been replaced meanwhile."""
         for _ in self.tries():
             found = self.read()[0]
             if found.run == self.run:
@@ -247,13 +212,8 @@ class FencedObject(Generic[Found]):
                 return
 
     def put_object(self, key: str, data: bytes | memoryview) -> None:
-        """Put an object under a name that nobody else has, or that says its contents.
-
-        Raises
-        ------
-        RemoteError
-            What has that name is of another length: damaged, or not of diskreplay.
-        """
+        """Put an object under a name that nobody else has, or that says its contents. A
+        `RemoteError` if what has that name is of another length: damaged, or not of diskreplay."""
         if not self.has_put(key, data):
             raise RemoteError(
                 errno.EIO,

@@ -31,31 +31,19 @@ _TRIES = 4
 
 
 class Fetcher:
-    """Pulls checkpoints of one URL.
-
-    Parameters
-    ----------
-    bucket : Bucket
-    concurrency : int
-        Objects at once.
-    """
+    """Pulls checkpoints of one URL, `concurrency` objects at once."""
 
     def __init__(self, bucket: Bucket, *, concurrency: int) -> None:
         self._bucket, self._concurrency = bucket, concurrency
 
     def pull(self, wanted: Document, directory: Path) -> Path:
-        """Make the checkpoint's directory in `directory`; its path.
+        """Make the checkpoint's directory in `directory`; its path. After an error there is no new
+        directory. A `CorruptCheckpointError` also if a file is said to be longer than all of the
+        file system.
 
         What a checkpoint there has already is linked, and what a pull that was cut has fetched is
         used; both only if their bytes are right. So each byte of a checkpoint that is there already
         is read once, at the speed of the disk, and nothing is fetched if all of them are.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            Also if a file is said to be longer than all of the file system.
-        RemoteError, StorageError
-            There is no new directory in all these cases.
         """
         target = checkpoint_names.path_of(directory, wanted.name, wanted.suffix)
         if _is_there(target, wanted):
@@ -134,14 +122,8 @@ class Fetcher:
             files.write(build / name, [piece], length=size)
 
     def checked(self, key: str, length: int) -> memoryview:
-        """The bytes of an object, if they are those that it is named by.
-
-        Raises
-        ------
-        CorruptCheckpointError, RemoteError
-        StorageError
-            It does not fit into memory.
-        """
+        """The bytes of an object, if they are those that it is named by. A `CorruptCheckpointError`
+        if not, and a `StorageError` if it does not fit into memory."""
         where = self._bucket.where(key)
         if length > machine.memory():
             self._refuse_length(key, length)

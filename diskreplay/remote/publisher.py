@@ -81,16 +81,8 @@ class _Budget:
 
 
 class Publisher:
-    """Pushes checkpoints to one URL, one at a time.
-
-    Parameters
-    ----------
-    registry : Registry
-    concurrency : int
-        Requests at once.
-    pack_bytes : int
-        About how long a pack gets.
-    """
+    """Pushes checkpoints to one URL, one at a time, with `concurrency` requests at once. A pack
+    gets about `pack_bytes` long."""
 
     def __init__(self, registry: Registry, *, concurrency: int, pack_bytes: int) -> None:
         self.registry, self._concurrency = registry, concurrency

@@ -19,14 +19,7 @@ from diskreplay.store import machine
 
 
 class RangeStore(Store):
-    """The files of a published checkpoint, read-only.
-
-    Parameters
-    ----------
-    bucket : Bucket
-    found : Document
-        The checkpoint.
-    """
+    """The files of a published checkpoint, read-only."""
 
     supports_writes = False
     supports_deletes = False
@@ -46,14 +39,8 @@ class RangeStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """The bytes of a file, or some of them; None if there is none.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            The manifest says of a file that it is longer than memory.
-        RemoteError
-        """
+        """The bytes of a file, or some of them; None if there is none. A `CorruptCheckpointError`
+        if the manifest says of it that it is longer than memory."""
         part = self._found.parts.get(key)
         if part is None:
             return None

@@ -16,13 +16,7 @@ _MOST_NAMES = 1 << 18  # of objects, those of a document each
 
 
 class Registry(FencedObject[Catalog]):
-    """What is published below a URL.
-
-    Parameters
-    ----------
-    bucket, run, takeover, unsafe
-        As of `FencedObject`.
-    """
+    """What is published below a URL."""
 
     def __init__(self, bucket: Bucket, run: str, *, takeover: Takeover, unsafe: bool) -> None:
         super().__init__(
@@ -35,12 +29,8 @@ class Registry(FencedObject[Catalog]):
         self._lock = Lock()
 
     def find(self, suffix: int | str | None) -> RemoteCheckpoint:
-        """A published checkpoint, by default the one of the highest number.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-        """
+        """A published checkpoint, by default the one of the highest number; a
+        `CheckpointNotFoundError` if there is none."""
         found, _tag = self.read()
         one = found.highest() if suffix is None else found.checkpoints.get(checked_suffix(suffix))
         if one is None:
@@ -50,12 +40,7 @@ class Registry(FencedObject[Catalog]):
         return one
 
     def document(self, one: RemoteCheckpoint) -> Document:
-        """Where its files are.
-
-        Raises
-        ------
-        CorruptCheckpointError
-        """
+        """Where its files are; a `CorruptCheckpointError` if that is missing or damaged."""
         with self._lock:
             known = self._documents.get(one.document)
         if known is not None:
@@ -81,13 +66,9 @@ class Registry(FencedObject[Catalog]):
                 del self._documents[next(iter(self._documents))]
 
     def objects(self, one: RemoteCheckpoint) -> frozenset[str]:
-        """The objects that it needs. They are remembered for more checkpoints than documents are:
-        else who collects beside thousands of them would read all of their documents each time.
-
-        Raises
-        ------
-        CorruptCheckpointError
-        """
+        """The objects that it needs; errors as of `document`. They are remembered for more
+        checkpoints than documents are: else who collects beside thousands of them would read all of
+        their documents each time."""
         with self._lock:
             known = self._objects.get(one.document)
         if known is None:

@@ -66,14 +66,8 @@ class RemoteSaver:
         self, where: Any, number: int | str, attachments: Mapping[str, Any] | None,
         given_keep: int | None, wait: bool,
     ) -> Path:  # fmt: skip
-        """Save beside the store, and publish that; not `wait`: on a thread.
-
-        Raises
-        ------
-        RemoteError
-            Also one of the save before, which was published on a thread, if the next ones must fail
-            too.
-        """
+        """Save beside the store, and publish that; not `wait`: on a thread. A `RemoteError` also of
+        the save before, which was published on a thread, if the next ones must fail too."""
         remote, keep = self._remote(where), checkpoint_names.checked_keep(given_keep)
         self.wait()
         self._report(refuse=True)
@@ -135,12 +129,8 @@ class RemoteSaver:
         return self._session.load(place, found, resume_episodes=resume_episodes)
 
     def fetch(self, where: Any, suffix: int | str | None) -> tuple[Path, str]:
-        """Pull a checkpoint beside the store: the directory, and which one it is.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-        """
+        """Pull a checkpoint beside the store: the directory, and which one it is. A
+        `CheckpointNotFoundError` if there is none of this buffer's name."""
         self.wait()
         remote = self._remote(where)
         if not any(one.name == self._session.name for one in remote.list()):

@@ -12,19 +12,9 @@ from diskreplay.store.segment import Seal
 
 
 class Source:
-    """The checkpoint at `path`.
-
-    Attributes
-    ----------
-    contents : Manifest
-    listing : str
-        The text of the manifest.
-    rows : int or None
-
-    Raises
-    ------
-    IncompleteCheckpointError, CorruptCheckpointError, FormatError
-    """
+    """The checkpoint at `path`: its manifest, the text of it as `listing`, and how many `rows` it
+    has, or None if it does not say. An `IncompleteCheckpointError`, `CorruptCheckpointError` or
+    `FormatError` if it is not whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,12 +43,8 @@ class Source:
         return 0
 
     def read(self, key: str) -> np.ndarray:
-        """The bytes of a file, those of each block of a shard checked.
-
-        Raises
-        ------
-        CorruptCheckpointError
-        """
+        """The bytes of a file, those of each block of a shard checked; a `CorruptCheckpointError`
+        if they are not right."""
         seal = self.contents.files[key]
         try:
             data = plain_file.bytes_of(self.path / key)
