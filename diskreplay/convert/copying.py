@@ -27,7 +27,7 @@ from diskreplay.convert.buffer_options import make_buffer, options_of
 from diskreplay.convert.copied_views import CopiedViews
 from diskreplay.convert.importer import Importer, Progress
 from diskreplay.convert.output import new_store
-from diskreplay.convert.timeline import Priorities, rows_within, take_retained
+from diskreplay.convert.timeline import Priorities, pieces, rows_within, take_retained
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.given_numbers import whole
 from diskreplay.opening import open as open_buffer
@@ -221,16 +221,13 @@ def _fill(target: ReplayBuffer, sources: Sequence[ReplayBuffer], progress: Progr
         size = rows_within(source, _PIECE_BYTES)
         importer.next_source()
         views.next_source(source)
-        for env, (first, stop) in enumerate(span.tolist()):
-            for start in range(first, stop, size):
-                rows = np.arange(start, min(start + size, stop))
-                ids, columns = take_retained(
-                    source, list(source.fields), rows * source.num_envs + env
-                )
-                taken = ids // source.num_envs
-                made = importer.add(env, taken, columns, known.of(ids), np.isin(ids, begins))
-                views.add(env, taken, made)
-                importer.progress(len(rows), total)
+        for env, rows in pieces(span, size):
+            wanted = rows * source.num_envs + env
+            ids, columns = take_retained(source, list(source.fields), wanted)
+            taken = ids // source.num_envs
+            made = importer.add(env, taken, columns, known.of(ids), np.isin(ids, begins))
+            views.add(env, taken, made)
+            importer.progress(len(rows), total)
         importer.warn_of_left_out(source.path)
     importer.set_priorities(max(largest, default=None))
     views.write()

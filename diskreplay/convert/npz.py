@@ -15,7 +15,7 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +26,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of, parse_description
 from diskreplay.convert.importer import Importer, Progress, importing
 from diskreplay.convert.output import new_file
-from diskreplay.convert.timeline import Priorities, rows_within
+from diskreplay.convert.timeline import Priorities, pieces, rows_within
 from diskreplay.errors import FormatError, NotSampleableError, StorageError
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
@@ -130,17 +130,10 @@ def _write_npz(buffer: ReplayBuffer, path: Path, bounds: np.ndarray, progress: P
                           "shape": (rows, *shape)}  # fmt: skip
                 np.lib.format.write_array_header_2_0(member, header)
                 size = max(1, _PIECE_BYTES // (math.prod(shape) * dtype.itemsize))
-                for ids in _pieces(bounds, size):
+                for env, numbers in pieces(bounds, size):
+                    ids = numbers * buffer.num_envs + env
                     member.write(np.ascontiguousarray(read[name](ids)).data)
                     progress(len(ids), rows * len(specs))
-
-
-def _pieces(bounds: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """The ids of all rows, env by env, `size` at a time."""
-    num_envs = len(bounds)
-    for env, (first, stop) in enumerate(bounds.tolist()):
-        for start in range(first, stop, size):
-            yield np.arange(start, min(start + size, stop)) * num_envs + env
 
 
 def from_npz(

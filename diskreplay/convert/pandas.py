@@ -67,10 +67,11 @@ _OVERHEAD = 200  # bytes a row, of Python's own objects
 
 
 class _Column(NamedTuple):
-    """A column that is read from the store: a field, or one part of it."""
+    """A column: a field that is read from the store, or one part of it; else what is known of
+    rows."""
 
     name: str
-    field: str
+    field: str = ""
     part: int | None = None
 
 
@@ -239,17 +240,16 @@ class _Plan:
         if observations != "none":
             self._leaves = StoredSpace.of(buffer.observation_space, "observation").names
         taken = {*_BEFORE, *_BETWEEN, *self._leaves}
-        shown: list[str | _Column] = [
-            *_BEFORE,
+        shown = [
+            *map(_Column, _BEFORE),
             *(column for name in actions for column in self._parts(name, taken, vectors)),
-            *_BETWEEN,
+            *map(_Column, _BETWEEN),
             *(column for name in buffer.extras for column in self._parts(name, taken, vectors)),
             *(_Column(name, name) for name in self._leaves),
         ]
         self._columns = shown if columns is None else self._picked(shown, columns)
-        read = dict.fromkeys(c.field for c in self._columns if isinstance(c, _Column))
-        self._fields = list(read)
-        self.is_wide = any(name in read for name in self._leaves)
+        self._fields = list(dict.fromkeys(c.field for c in self._columns if c.field))
+        self.is_wide = any(name in self._fields for name in self._leaves)
 
     def _parts(self, field: str, taken: set[str], vectors: Vectors) -> list[_Column]:
         """The columns of an action or extra; with a ``_`` at the end of its name where one of them
@@ -259,27 +259,27 @@ class _Plan:
         while True:
             columns = [_Column(f"{name}_{part}", field, part) for part in range(size)]
             columns = [_Column(name, field)] if is_whole else columns
-            if taken.isdisjoint(map(_name, columns)):
-                taken |= {*map(_name, columns)}
+            if taken.isdisjoint(column.name for column in columns):
+                taken |= {column.name for column in columns}
                 return columns
             name += "_"
 
-    def _picked(self, shown: list[str | _Column], columns: Sequence[str]) -> list[str | _Column]:
+    def _picked(self, shown: list[_Column], columns: Sequence[str]) -> list[_Column]:
         if isinstance(columns, str) or not isinstance(columns, Iterable):
             raise InvalidInputError(f"columns: a list of names expected, found {brief(columns)}")
         picked = []
         for name in columns:
-            found = [c for c in shown if name == _name(c)]
-            found = found or [c for c in shown if isinstance(c, _Column) and c.field == name]
+            found = [c for c in shown if c.name == name]
+            found = found or [c for c in shown if c.field and c.field == name]
             if not found:
                 hint = (
                     "" if self._leaves else '; observations are not asked for (observations="none")'
                 )
                 raise InvalidInputError(
-                    f"columns: there is no {name!r}; there are {[*map(_name, shown)]}{hint}"
+                    f"columns: there is no {name!r}; there are {[c.name for c in shown]}{hint}"
                 )
             picked += found
-        names = [*map(_name, picked)]
+        names = [column.name for column in picked]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InvalidInputError(f"columns: {twice} asked for twice; name each once")
@@ -299,8 +299,8 @@ class _Plan:
             rows = rows.only(np.isin(rows.id, ids))
         made: dict[str, Any] = {}
         for column in self._columns:
-            if isinstance(column, str):
-                made[column] = self._figure(rows, column)
+            if not column.field:
+                made[column.name] = self._figure(rows, column.name)
             elif column.part is not None:
                 made[column.name] = np.ascontiguousarray(flat(values[column.field])[:, column.part])
             elif column.field in self._leaves:
@@ -358,10 +358,6 @@ def _objects(count: int, values: Any) -> np.ndarray:
     for i, value in enumerate(values):
         column[i] = value
     return column
-
-
-def _name(column: str | _Column) -> str:
-    return column if isinstance(column, str) else column.name
 
 
 def _pandas() -> Any:

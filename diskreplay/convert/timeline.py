@@ -245,6 +245,13 @@ class Priorities:
         return known[np.minimum(np.searchsorted(known, ids), len(known) - 1)] == ids
 
 
+def pieces(bounds: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
+    """The rows between the bounds of each env, env by env, `size` at a time."""
+    for env, (first, stop) in enumerate(bounds.tolist()):
+        for start in range(first, stop, size):
+            yield env, np.arange(start, min(start + size, stop))
+
+
 def rows_within(buffer: ReplayBuffer, budget: int) -> int:
     """How many whole rows take about `budget` bytes; one at least."""
     return max(1, budget // sum(
