@@ -41,18 +41,20 @@ def check(pictures: str, fps: int, key: str, height: int, width: int) -> None:
     """Refuse, by an `InvalidInputError`, pictures that a codec has no videos of: it is not there,
     or cannot have them of this size or with so many frames a second. Errors call them `key`."""
     codec = _CODECS.get(pictures)
-    odd = codec is not None and codec.even and (height % 2 or width % 2)
-    if codec is not None and (odd or min(height, width) < codec.smallest):
+    if codec is None:  # PNG has all of them
+        return
+    is_odd = codec.even and (height % 2 or width % 2)
+    if is_odd or min(height, width) < codec.smallest:
         raise InvalidInputError(
             f"{key}: {height}x{width} pictures cannot be {pictures} videos, whose sides are even "
             f"and at least {codec.smallest}; choose pictures='lossless' or 'png'"
         )
-    if codec is not None and codec.fastest is not None and fps > codec.fastest:
+    if codec.fastest is not None and fps > codec.fastest:
         raise InvalidInputError(
             f"fps: {pictures} videos have at most {codec.fastest} frames a second, found {fps}; "
             f"choose {_others(pictures)}"
         )
-    if codec is not None and codec.name not in pyav().codecs_available:
+    if codec.name not in pyav().codecs_available:
         raise InvalidInputError(
             f"pictures: this PyAV has no {codec.name}; choose another one of {[*_CODECS, 'png']}"
         )

@@ -146,13 +146,9 @@ def to_minari(
 
 def _check_pictures(buffer: ReplayBuffer) -> None:
     """Refuse what Minari takes for pictures and Pillow has no JPEG of."""
-    spaces = (
-        StoredSpace.of(buffer.observation_space, "observation"),
-        StoredSpace.of(buffer.action_space, "action"),
-    )
-    for name, shape, dtype in (leaf for space in spaces for leaf in space.leaves):
+    for name, (shape, dtype) in buffer.fields.items():
         is_picture = dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= _SMALLEST_PICTURE
-        if is_picture and shape[2] != 3:
+        if is_picture and shape[2] != 3 and name not in buffer.extras:
             raise InvalidInputError(
                 f"{name}: pictures of shape {shape} cannot be JPEG; (height, width) or (height, "
                 "width, 3) expected: give jpeg_encoding=False"

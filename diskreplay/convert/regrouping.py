@@ -6,6 +6,7 @@ import json
 import operator
 import os
 from collections.abc import Collection, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +138,13 @@ def _check_alike(sources: list[SourceCheckpoint]) -> None:
         if sum(source.path == other.path for other in sources) > 1:
             raise InvalidInputError(f"sources: {source.path} is named twice")
         if source.fields != one.fields:
-            differing = next(
-                (ours, theirs)
-                for ours, theirs in zip(
-                    [*one.fields, None], [*source.fields, None], strict=False
-                ) if ours != theirs
+            ours, theirs = next(
+                (ours, theirs) for ours, theirs in zip_longest(one.fields, source.fields)
+                if ours != theirs
             )  # fmt: skip
             raise SchemaError(
-                f"{source.path}: its fields are not those of {one.path}: {differing[1]} and "
-                f"{differing[0]}; only files of one kind can be linked beside each other: merge "
+                f"{source.path}: its fields are not those of {one.path}: {theirs} and "
+                f"{ours}; only files of one kind can be linked beside each other: merge "
                 "copies the rows"
             )
         for name in sorted((source.meta.keys() | one.meta.keys()) - _OF_EACH):
@@ -274,7 +273,7 @@ def _meta(pieces: list[Piece], number: int) -> dict[str, Any]:
         step for piece in pieces
         for step in piece.source.meta.get("next_step", [0] * piece.source.num_envs)[piece.envs]
     ]  # fmt: skip
-    begins = _begins(pieces)
+    begins = sorted(_ids(pieces, [piece.source.meta.get(BEGINS, []) for piece in pieces]))
     if begins:
         meta[BEGINS] = begins
     parts = _parts(pieces)
@@ -293,11 +292,6 @@ def _generator(states: list[Any], pieces: list[Piece], number: int) -> dict[str,
     words = json.dumps([states, which, number]).encode()
     seed = int.from_bytes(hashlib.sha256(words).digest())
     return ReplayableRng(np.random.default_rng(seed)).state()
-
-
-def _begins(pieces: list[Piece]) -> list[int]:
-    """Ids of rows that begin parts of episodes, as they are in the target."""
-    return sorted(_ids(pieces, [piece.source.meta.get(BEGINS, []) for piece in pieces]))
 
 
 def _ids(pieces: list[Piece], given: list[list[int]]) -> list[int]:

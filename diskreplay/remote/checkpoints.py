@@ -25,6 +25,7 @@ from diskreplay.remote.registry import Registry
 from diskreplay.remote.run_file import run_of
 from diskreplay.remote.verifier import RemoteReport, verify
 from diskreplay.store import checkpoint_names, files, listing, manifest
+from diskreplay.store.checkpoint_names import checked_suffix
 from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import resolved
 from diskreplay.validation import fit_flag
@@ -411,10 +412,7 @@ def _located(path: str | os.PathLike[str], suffix: int | str | None) -> tuple[Pa
     place = resolved(path)
     if not manifest.is_checkpoint(place):
         place = _in_directory(place, suffix)
-    elif (
-        suffix is not None
-        and checkpoint_names.checked_suffix(suffix) != place.name.partition("_ckpt.")[2]
-    ):
+    elif suffix is not None and checked_suffix(suffix) != place.name.partition("_ckpt.")[2]:
         raise InvalidInputError(
             f"{place}: a checkpoint itself, and not {suffix!r}; leave the suffix out"
         )
@@ -423,11 +421,7 @@ def _located(path: str | os.PathLike[str], suffix: int | str | None) -> tuple[Pa
         raise InvalidInputError(
             f"{place}: a checkpoint, but not named <name>_ckpt.<suffix>; rename it so"
         )
-    return (
-        place,
-        checkpoint_names.checked_suffix(name),
-        checkpoint_names.checked_suffix(text_of_suffix),
-    )
+    return place, checked_suffix(name), checked_suffix(text_of_suffix)
 
 
 def _in_directory(directory: Path, suffix: int | str | None) -> Path:

@@ -103,7 +103,12 @@ class Publisher:
             _check_name(found, name, bucket.url)
             parts = self._known(found, contents)
             parts |= self._put_missing(source, parts, found, sent)
-            made = self._document(name, suffix, found, source, parts, extra)
+            used = dict.fromkeys(part.object for part in parts.values())
+            made = Document(
+                name, suffix, self.registry.run, found.epoch, source.listing,
+                {key: self._lengths[key] for key in used},
+                {key: parts[key] for key in contents.files}, extra,
+            )  # fmt: skip
             data = made.encode()
             key = f"checkpoints/{suffix}.{secrets.token_hex(8)}.json"
             self.registry.put_object(key, data)
@@ -120,17 +125,6 @@ class Publisher:
         self._put.clear()
         made_requests = bucket.requests - requests
         return Pushed(suffix, made_requests, sent.total(), len(sent), time.monotonic() - start)
-
-    def _document(
-        self, name: str, suffix: str, found: Catalog, source: Source, parts: dict[str, Part],
-        extra: dict[str, Any],
-    ) -> Document:  # fmt: skip
-        used = dict.fromkeys(part.object for part in parts.values())
-        return Document(
-            name, suffix, self.registry.run, found.epoch, source.listing,
-            {key: self._lengths[key] for key in used},
-            {key: parts[key] for key in source.contents.files}, extra,
-        )  # fmt: skip
 
     # -- what is there
 
