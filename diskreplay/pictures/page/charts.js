@@ -216,6 +216,14 @@ function drawSizes(svg, chart, width) {
   return 4 + line * chart.names.length;
 }
 
+// How the values of a component of a vector are spread.
+function spreadChart({ name, min, max, mean, histogram }) {
+  return {
+    kind: "bars", title: name, note: `${numberText(min)} to ${numberText(max)}, mean ${numberText(mean)}`,
+    x_label: "value", y_label: "rows", labels: [], ...histogram, log_counts: false, log_edges: false,
+  };
+}
+
 // A few words for those who cannot see it.
 function describeChart(chart) {
   const head = `${chart.title}: ${chart.note}.`;

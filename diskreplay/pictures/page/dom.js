@@ -12,6 +12,20 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+function section(name, ...content) {
+  return element("section", {}, element("h2", {}, name), ...content);
+}
+
+// Rows of texts, numbers and elements; columns of numbers have a head that begins with ">".
+function table(heads, rows) {
+  const classOf = (at) => (heads[at].startsWith(">") ? "n" : "");
+  return element("div", { className: "scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ...heads.map((head, at) =>
+      element("th", { className: classOf(at), scope: "col" }, head.replace(">", ""))))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, at) =>
+      element("td", { className: classOf(at) }, value instanceof Node ? value : String(value))))))));
+}
+
 function shape(name, attributes = {}, text = null) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

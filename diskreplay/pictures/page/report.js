@@ -1,18 +1,6 @@
 "use strict";
 // The report: charts, and episodes that play, from what stands in the page.
 
-function reportTable(heads, rows) {
-  return element("div", { className: "scroll" }, element("table", {},
-    element("thead", {}, element("tr", {}, ...heads.map((head) =>
-      element("th", { scope: "col", className: head.startsWith(">") ? "n" : "" }, head.replace(">", ""))))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, at) =>
-      element("td", { className: heads[at].startsWith(">") ? "n" : "" }, String(value))))))));
-}
-
-function reportSection(name, ...content) {
-  return element("section", {}, element("h2", {}, name), ...content);
-}
-
 function reelCard(reel) {
   const { steps } = reel;
   const part = (first, count) => ({
@@ -34,11 +22,8 @@ function reelCard(reel) {
 function vectorSections(fields) {
   return fields.filter((field) => field.group === "observation" || field.size > 1).map((field) => {
     const grid = new ChartGrid("grid small");
-    grid.update(field.components.filter((each) => each.histogram).map((each) => ({
-      kind: "bars", title: each.name, note: `${numberText(each.min)} to ${numberText(each.max)}, mean ${numberText(each.mean)}`,
-      x_label: "value", y_label: "rows", labels: [], ...each.histogram, log_counts: false, log_edges: false,
-    })));
-    return reportSection(field.name, element("p", { className: "note" }, `${countText(field.rows, "row")} looked at`), grid.element);
+    grid.update(field.components.filter((each) => each.histogram).map(spreadChart));
+    return section(field.name, element("p", { className: "note" }, `${countText(field.rows, "row")} looked at`), grid.element);
   });
 }
 
@@ -46,17 +31,17 @@ function showReport(root, data) {
   const parts = data.sections.map(({ name, charts }) => {
     const grid = new ChartGrid(name === "Transitions" ? "grid small" : "grid");
     grid.update(charts);
-    return reportSection(name, grid.element);
+    return section(name, grid.element);
   });
   const episodes = data.reels.length
-    ? reportSection("Episodes to watch", element("p", { className: "note" },
+    ? section("Episodes to watch", element("p", { className: "note" },
       "Marks above the slider are rewards: green for positive, red for negative ones. Keys: space, ← →, + −, f."),
     element("div", { className: "grid reels" }, ...data.reels.map(reelCard)))
-    : reportSection("Episodes to watch", element("p", { className: "card" }, "There is no episode to watch."));
+    : section("Episodes to watch", element("p", { className: "card" }, "There is no episode to watch."));
   parts.splice(1, 0, episodes);
-  root.append(...parts, ...vectorSections(data.vectors), reportSection("Fields", element("div", { className: "card" },
+  root.append(...parts, ...vectorSections(data.vectors), section("Fields", element("div", { className: "card" },
     element("p", { className: "note" }, "What each row holds"),
-    reportTable(["field", "shape", "dtype", ">in memory", ">on disk", ">ratio", ">files"], data.fields))));
+    table(["field", "shape", "dtype", ">in memory", ">on disk", ">ratio", ">files"], data.fields))));
 }
 
 showReport(document.getElementById("report"), JSON.parse(document.getElementById("data").textContent));

@@ -26,6 +26,14 @@ function sayOffline(is) {
   if (is) banner.textContent = "The server does not answer. What is shown is of before; it is asked again.";
 }
 
+// What to do where a question failed: the page says why. Other errors are those of the scripts.
+function sayFailed(root) {
+  return (error) => {
+    if (!(error instanceof AskError)) throw error;
+    root.replaceChildren(element("p", { className: "message" }, error.message));
+  };
+}
+
 // Calls something again and again while the page is looked at, and until it is stopped.
 class Poll {
   constructor(seconds, call) {

@@ -105,17 +105,9 @@ function whenText({ ended, is_latest }) {
 }
 
 function episodePage(root, store, id, query) {
-  const stoppable = { stop() {} };
-  const message = element("p", { className: "message", hidden: true });
-  root.append(message);
-  openEpisode(root, store, id, query).then((player) => {
-    stoppable.stop = () => player.stop();
-  }, (error) => {
-    if (!(error instanceof AskError)) throw error;
-    message.hidden = false;
-    message.textContent = error.message;
-  });
-  return [{ stop: () => stoppable.stop() }];
+  let stop = () => {};
+  openEpisode(root, store, id, query).then((player) => { stop = () => player.stop(); }, sayFailed(root));
+  return [{ stop: () => stop() }];
 }
 
 async function openEpisode(root, store, id, query) {

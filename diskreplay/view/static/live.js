@@ -54,22 +54,6 @@ function stateBadge() {
   return badge;
 }
 
-function table(heads, rows, className = "") {
-  const cell = (value, at) => {
-    const made = value instanceof Node ? element("td", {}, value) : element("td", {}, String(value));
-    if (heads[at].startsWith(">")) made.className = "n";
-    return made;
-  };
-  return element("div", { className: "scroll" }, element("table", { className },
-    element("thead", {}, element("tr", {}, ...heads.map((head) =>
-      element("th", { className: head.startsWith(">") ? "n" : "", scope: "col" }, head.replace(">", ""))))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell))))));
-}
-
-function section(name, ...content) {
-  return element("section", {}, element("h2", {}, name), ...content);
-}
-
 function livePage(root, store) {
   const badge = stateBadge(), tiles = new Tiles(), said = element("p", { className: "soft" });
   const noted = element("p", { className: "soft" }), message = element("p", { className: "message", hidden: true });

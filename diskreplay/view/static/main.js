@@ -44,8 +44,7 @@ async function show() {
   try {
     await loadStores();
   } catch (error) {
-    if (!(error instanceof AskError)) throw error;
-    root.append(element("p", { className: "message" }, error.message));
+    sayFailed(root)(error);
   }
   if (version !== shownVersion) return;
   const { parts, query } = route();

@@ -9,10 +9,7 @@ function rowsPage(root, store, id) {
   } }, element("label", { className: "field" }, element("span", {}, "row id"), input), element("button", { type: "submit" }, "Show"));
   const content = element("div");
   root.append(element("header", {}, element("h1", {}, id ? `Row ${id}` : "Rows")), form, content);
-  showRow(content, store, id).catch((error) => {
-    if (!(error instanceof AskError)) throw error;
-    content.replaceChildren(element("p", { className: "message" }, error.message));
-  });
+  showRow(content, store, id).catch(sayFailed(content));
   return [];
 }
 

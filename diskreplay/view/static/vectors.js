@@ -5,10 +5,7 @@ function vectorsPage(root, store) {
   const content = element("div");
   root.append(element("header", {}, element("h1", {}, "Vectors"), element("p", { className: "soft" },
     "Observations, actions and extras that are no pictures, of a sample of rows spread evenly over time. Their traces in an episode are on its page.")), content);
-  showVectors(content, store).catch((error) => {
-    if (!(error instanceof AskError)) throw error;
-    content.replaceChildren(element("p", { className: "message" }, error.message));
-  });
+  showVectors(content, store).catch(sayFailed(content));
   return [];
 }
 
@@ -21,8 +18,7 @@ async function showVectors(content, store) {
       figures.push([each.name, ...["min", "mean", "max", "std"].map((name) => numberText(each[name])), each.not_finite || ""]);
       if (!each.histogram) return [];
       return [
-        { kind: "bars", title: each.name, note: `${numberText(each.min)} to ${numberText(each.max)}, mean ${numberText(each.mean)}`,
-          x_label: "value", y_label: "rows", labels: [], ...each.histogram, log_counts: false, log_edges: false },
+        spreadChart(each),
         { kind: "lines", title: `${each.name} over time`, note: "median, and 10% to 90%", x_label: "rows recorded", y_label: "value",
           lines: [{ name: each.name, x: each.time.x, y: each.time.middle, band: [each.time.low, each.time.high] }] },
       ];
