@@ -290,13 +290,13 @@ def _draw(
     elif console.is_terminal and not quiet:
         from rich.columns import Columns
 
-        from diskreplay.pictures.terminal import half_blocks
+        from diskreplay.pictures.terminal import HalfBlocks
 
         _kept, frames = drawable.read_retained(_spread(ids, 3 if len(ids) > 1 else 1))
         if not len(frames):
             return  # they have left meanwhile; what is said of them was said
         width = max(8, console.width // len(frames) - 2)
-        console.print(Columns([half_blocks(frame, width=width) for frame in frames]))
+        console.print(Columns([HalfBlocks(frame, width=width) for frame in frames]))
 
 
 def _spread(ids: np.ndarray, most: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """What happens along an episode besides its frames: actions, rewards, extras, vectors."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,15 +29,12 @@ class Channel:
         Of its components; a scalar has one, called as the field.
     size : int
         How many components there are; `names` are of the first ones.
-    is_whole : bool
-        Whether its values are integers or truth values.
     """
 
     name: str
     group: str
     names: list[str]
     size: int
-    is_whole: bool
 
 
 def channels_of(buffer: ReplayBuffer) -> list[Channel]:
@@ -51,7 +47,7 @@ def channels_of(buffer: ReplayBuffer) -> list[Channel]:
         group = group if group in ("action", "observation") else "extra"
         names = component_names(buffer, name)[:_WIDEST] if shape else [name]
         if names:
-            found.append(Channel(name, group, names, int(np.prod(shape)), dtype.kind in "biu"))
+            found.append(Channel(name, group, names, int(np.prod(shape))))
     order = ("action", "extra", "observation")
     return sorted(found, key=lambda channel: order.index(channel.group))
 
@@ -129,27 +125,19 @@ def lines_of(
     """
     buckets = min(_BUCKETS, len(ids))
     starts = np.arange(buckets) * len(ids) // max(1, buckets)
-    rewards = _read(ids, lambda part: buffer.take("reward", part)[:, None].astype(np.float64))
-    whole = bool(np.equal(np.mod(rewards, 1), 0).all())
-    lines = [
-        _line(Channel("reward", "reward", ["reward"], 1, whole), rewards, starts),
-        _line(Channel("return so far", "reward", ["return so far"], 1, whole),
-              np.cumsum(rewards, axis=0), starts),
-    ]  # fmt: skip
+
+    def read(channel: Channel) -> np.ndarray:
+        parts = np.split(ids, range(_AT_ONCE, len(ids), _AT_ONCE))
+        return np.concatenate([values_of(buffer, channel, part) for part in parts])
+
+    reward = Channel("reward", "reward", ["reward"], 1)
+    returns = Channel("return so far", "reward", ["return so far"], 1)
+    rewards = read(reward)
+    lines = [_line(reward, rewards, starts), _line(returns, np.cumsum(rewards, axis=0), starts)]
     for name, values in (more or {}).items():
-        lines.append(_line(Channel(name, "extra", [name], 1, False), values[:, None], starts))
-    for channel in channels_of(buffer):
-
-        def part_of(part: np.ndarray, channel: Channel = channel) -> np.ndarray:
-            return values_of(buffer, channel, part)
-
-        lines.append(_line(channel, _read(ids, part_of), starts))
+        lines.append(_line(Channel(name, "extra", [name], 1), values[:, None], starts))
+    lines += [_line(channel, read(channel), starts) for channel in channels_of(buffer)]
     return lines
-
-
-def _read(ids: np.ndarray, read: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    parts = [read(ids[start : start + _AT_ONCE]) for start in range(0, len(ids), _AT_ONCE)]
-    return np.concatenate(parts) if parts else np.empty((0, 1))
 
 
 def _line(channel: Channel, values: np.ndarray, starts: np.ndarray) -> dict[str, Any]:

@@ -88,9 +88,20 @@ class Sizes:
 Chart = Trend | Bars | Sizes
 
 
-def chart_document(chart: Chart) -> dict[str, Any]:
-    """A chart as the scripts take it: its fields, and ``kind``, the name of its class."""
-    return plain({"kind": type(chart).__name__.lower(), **dataclasses.asdict(chart)})
+def section_documents(charts: dict[str, list[Chart]]) -> list[dict[str, Any]]:
+    """The sections that have charts, as the scripts take them: of each chart its fields, and
+    ``kind``, the name of its class."""
+    return [
+        {
+            "name": name,
+            "charts": [
+                plain({"kind": type(chart).__name__.lower(), **dataclasses.asdict(chart)})
+                for chart in found
+            ],
+        }
+        for name, found in charts.items()
+        if found
+    ]
 
 
 def charts_of(
@@ -111,7 +122,7 @@ def charts_of(
     sections: dict[str, Sequence[Chart | None]] = {
         "Episodes": _episode_charts(episodes),
         "Transitions": [_rewards(buffer), *_actions(buffer)],
-        "Priorities": [] if priorities is None else _priority_charts(priorities),
+        "Priorities": [] if priorities is None else [_priorities(priorities), *_by_age(priorities)],
         "Memory and disk": [_sizes(statistics)],
     }
     return {
@@ -127,20 +138,16 @@ def _episode_charts(episodes: Episodes) -> list[Chart | None]:
         note += f"; {left_out:,} cut, unfinished or half evicted, left out"
     x = episodes.start_id[kept].astype(np.float64)
     return [
-        _trend("Return of each episode", note, "rows recorded", "return", x,
-               episodes.returns[kept]),
-        _trend("Length of each episode", note, "rows recorded", "transitions", x,
+        _trend("Return of each episode", note, "return", x, episodes.returns[kept]),
+        _trend("Length of each episode", note, "transitions", x,
                episodes.rows[kept].astype(np.float64)),
     ]  # fmt: skip
 
 
-def _trend(
-    title: str, note: str, x_label: str, y_label: str, x: np.ndarray, y: np.ndarray
-) -> Trend | None:
-    count = len(x)
+def _trend(title: str, note: str, y_label: str, x: np.ndarray, y: np.ndarray) -> Trend | None:
+    count, x_label, empty = len(x), "rows recorded", np.empty(0)
     if not count:
         return None
-    empty = np.empty(0)
     if count <= _DOTS:
         half = max(1, count // 24)
         sums = np.r_[0, np.cumsum(y)]
@@ -214,10 +221,6 @@ def _distribution(
     return Bars(
         title, note, x_label, "transitions", counts, labels, edges, log_counts=_uneven(counts)
     )
-
-
-def _priority_charts(rows: PriorityRows) -> list[Chart | None]:
-    return [_priorities(rows), *_by_age(rows)]
 
 
 def _priorities(rows: PriorityRows) -> Bars:

@@ -51,14 +51,16 @@ class FrameField:
         InvalidInputError
             There is no such field, or it is no picture.
         """
+        if name is not None:
+            return cls.named(buffer, name)
+        pictured = _pictured(buffer)
+        return cls.named(buffer, pictured[0]) if pictured else None
+
+    @classmethod
+    def named(cls, buffer: ReplayBuffer, name: str) -> Self:
+        """The field called `name`; InvalidInputError as of `choose`."""
         fields = buffer.fields
-        if name is None:
-            observed = [n for n in fields if n.split("/")[0] == "observation"]
-            candidates = [*observed, *buffer.extras]
-            name = next((n for n in candidates if _is_picture(*fields[n], _SMALLEST)), None)
-            if name is None:
-                return None
-        elif name not in fields or not _is_picture(*fields[name], 1):
+        if name not in fields or not _is_picture(*fields[name], 1):
             drawable = [n for n in fields if _is_picture(*fields[n], 1)]
             what = f"has shape {fields[name][0]}" if name in fields else "does not exist"
             raise InvalidInputError(
@@ -71,10 +73,7 @@ class FrameField:
     @classmethod
     def every(cls, buffer: ReplayBuffer) -> list[Self]:
         """All observations and extras that look like pictures."""
-        names = [n for n in buffer.fields if n.split("/")[0] == "observation"] + [*buffer.extras]
-        pictured = (n for n in names if _is_picture(*buffer.fields[n], _SMALLEST))
-        found = (cls.choose(buffer, name) for name in pictured)
-        return [field for field in found if field is not None]
+        return [cls.named(buffer, name) for name in _pictured(buffer)]
 
     def draw(self, rows: np.ndarray, *, whole: bool = False) -> np.ndarray:
         """Values of rows, shape (n, *shape), as `read` makes them pictures."""
@@ -143,6 +142,13 @@ def retained(
             return ids, read(ids)
         except NotSampleableError:  # the writer was faster: fewer are left each time
             continue
+
+
+def _pictured(buffer: ReplayBuffer) -> list[str]:
+    """The observations, and then the extras, that look like pictures."""
+    fields = buffer.fields
+    names = [name for name in fields if name.split("/")[0] == "observation"] + [*buffer.extras]
+    return [name for name in names if _is_picture(*fields[name], _SMALLEST)]
 
 
 def _is_picture(shape: tuple[int, ...], dtype: np.dtype, smallest: int) -> bool:

@@ -19,7 +19,7 @@ from diskreplay.inspection.harmless import harmless
 from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import metadata_of, metadata_texts, title_of
 from diskreplay.inspection.plain import plain
-from diskreplay.pictures.figures import chart_document, charts_of
+from diskreplay.pictures.figures import charts_of, section_documents
 from diskreplay.pictures.frame_field import FrameField
 from diskreplay.pictures.reel import chosen, reel_of
 from diskreplay.pictures.vectors import vectors_of
@@ -76,8 +76,7 @@ def save_report(
     are shown. Memory: what the index of the buffer needs, and the page.
     """
     path = local(path, "path")
-    named = FrameField.choose(buffer, field) if field is not None else None
-    cameras = [named] if named is not None else FrameField.every(buffer)
+    cameras = FrameField.every(buffer) if field is None else [FrameField.named(buffer, field)]
     episodes = episodes_of(buffer)
     count = len(episodes) if players is None else players
     if count > _MOST:
@@ -85,14 +84,8 @@ def save_report(
             f"{count:,} episodes are too many for one page; up to {_MOST} expected"
         )
     statistics = buffer.statistics()
-    charts = charts_of(buffer, episodes, statistics)
-    sections = [
-        {"name": name, "charts": list(map(chart_document, found))}
-        for name, found in charts.items()
-        if found
-    ]
     data = {
-        "sections": sections,
+        "sections": section_documents(charts_of(buffer, episodes, statistics)),
         "reels": _reels(buffer, cameras, episodes, count),
         "vectors": vectors_of(buffer, rows=_VECTOR_ROWS),
         "fields": _fields(buffer, statistics),

@@ -14,8 +14,9 @@ _SHADES, _ASCII = " ░▒▓█", " .:-=+*#%@"
 _LUMA = np.array([299, 587, 114])  # of ITU-R BT.601, in thousandths
 
 
-def half_blocks(frame: np.ndarray, width: int = _WIDEST) -> "HalfBlocks":
-    """A frame for ``rich``'s `Console.print`, drawn with half blocks.
+class HalfBlocks:
+    """A frame for ``rich``'s `Console.print`, drawn with half blocks: in shades of one character a
+    pixel pair where the console has no colours, and in ASCII where it has nothing else.
 
     Parameters
     ----------
@@ -25,25 +26,14 @@ def half_blocks(frame: np.ndarray, width: int = _WIDEST) -> "HalfBlocks":
         Columns that it may fill; never more than the console has. Pixels are averaged until it
         fits, and never enlarged.
 
-    Returns
-    -------
-    HalfBlocks
-        A renderable. Where the console has no colours it is drawn in shades of one character a
-        pixel pair, and in ASCII where it has nothing else.
-
     Raises
     ------
     ShapeError
         This is no picture.
     """
-    return HalfBlocks(one_picture(frame), width)
 
-
-class HalfBlocks:
-    """A renderable picture, see `half_blocks`."""
-
-    def __init__(self, picture: np.ndarray, width: int) -> None:
-        self._picture, self._width = picture, width
+    def __init__(self, frame: np.ndarray, width: int = _WIDEST) -> None:
+        self._picture, self._width = one_picture(frame), width
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         width = min(self._width, options.max_width, self._picture.shape[1])

@@ -101,8 +101,7 @@ def frames(readers: Readers, request: Request) -> Response:
     if not len(rows) or not side:
         raise InvalidInputError(f"first: the episode has no frame {first}")
     with reader.reading() as buffer:
-        field = FrameField.choose(buffer, text(request, "field"))
-        assert field is not None  # a field that was named is there, or refused
+        field = FrameField.named(buffer, text(request, "field"))
         drawn = field.read(rows, whole=text(request, "whole") == "1")
     return Response(strip_of(fitted(drawn, side)), media_type="image/png")
 

@@ -68,8 +68,7 @@ def picture(readers: Readers, request: Request) -> Response:
     if which not in ("stored", "observation", "next_observation"):
         raise InvalidInputError(f"which: stored or an observation expected, found {which!r:.40}")
     with reader.reading() as buffer:
-        field = FrameField.choose(buffer, text(request, "field"))
-        assert field is not None  # a field that was named is there, or refused
+        field = FrameField.named(buffer, text(request, "field"))
         if which == "stored":
             drawn = field.read(id, whole=True)
         elif field.name.split("/")[0] != "observation":

@@ -20,7 +20,7 @@ from diskreplay.inspection.plain import plain
 from diskreplay.inspection.priorities import PriorityProfile, priority_rows
 from diskreplay.inspection.profile import action_counts, values_of
 from diskreplay.inspection.recorded_times import ends_of
-from diskreplay.pictures.figures import COMPONENTS, Chart, chart_document, charts_of
+from diskreplay.pictures.figures import COMPONENTS, Chart, charts_of, section_documents
 from diskreplay.pictures.report import described
 from diskreplay.prioritized import PrioritizedReplayBuffer
 
@@ -132,11 +132,7 @@ class StoreLook:
                 "overview": overview,
                 "episodes": self.of_episodes,
                 "priorities": self.profile,
-                "sections": [
-                    {"name": name, "charts": list(map(chart_document, charts))}
-                    for name, charts in self.charts.items()
-                    if charts
-                ],
+                "sections": section_documents(self.charts),
             }
         )
 

@@ -33,10 +33,10 @@ def test_fields_that_are_numbers_and_no_pictures(buffer):
                                                                      "observation"),
     ]  # fmt: skip
     action, value, wide, arm = found
-    assert (value.names, value.size, value.is_whole) == (["value"], 1, False)
+    assert (value.names, value.size) == (["value"], 1)
     assert (len(wide.names), wide.size) == (64, 100)
     assert (len(arm.names), arm.size) == (3, 3)
-    assert action.is_whole == (action.size == 1)
+    assert action.size == (8 if buffer.fields["action"][0] else 1)
     ids = np.array([3, 7])
     assert values_of(buffer, wide, ids).tolist() == [list(range(64))] * 2
     assert values_of(buffer, value, ids).tolist() == [[-3.0], [-7.0]]
@@ -75,7 +75,6 @@ def test_lines_have_the_least_and_the_largest_of_each_run(buffer, monkeypatch, b
     ):  # fmt: skip
         assert found[name]["low"] == [[values[part].min() for part in parts]]
         assert found[name]["high"] == [[values[part].max() for part in parts]]
-    assert found["reward"]["channel"]["is_whole"]
     assert len(found["observation/arm"]["low"]) == 3
     if buckets == 4:
         assert found["more"]["low"][0][0] == 0.0  # NaN is passed over
