@@ -17,24 +17,12 @@ _OWN = ("reward", "terminated", "truncated", "step", "is_final")
 
 @dataclass(frozen=True)
 class Channel:
-    """A field that is small enough to be drawn as lines.
-
-    Attributes
-    ----------
-    name : str
-        Of the field.
-    group : str
-        ``action``, ``extra`` or ``observation``.
-    names : list of str
-        Of its components; a scalar has one, called as the field.
-    size : int
-        How many components there are; `names` are of the first ones.
-    """
+    """A field that is small enough to be drawn as lines."""
 
     name: str
-    group: str
-    names: list[str]
-    size: int
+    group: str  # action, extra, observation or reward
+    names: list[str]  # of the components; a scalar has one, called as the field
+    size: int  # how many components there are; `names` are of the first ones
 
 
 def channels_of(buffer: ReplayBuffer) -> list[Channel]:

@@ -25,52 +25,32 @@ _AGES = 60  # bins
 
 @dataclass(frozen=True)
 class Trend:
-    """Something over time: dots with a moving mean, or a median within a band.
-
-    Attributes
-    ----------
-    x, y : ndarray of float64, shape (dots,)
-        Empty where there are too many.
-    line_x, line_y : ndarray of float64, shape (points,)
-    band : ndarray of float64, shape (2, points) or None
-        Lower and upper edge around the line.
-    """
+    """Something over time: dots with a moving mean, or a median within a band."""
 
     title: str
     note: str
     x_label: str
     y_label: str
-    x: np.ndarray
+    x: np.ndarray  # of the dots; empty where there are too many
     y: np.ndarray
     line_x: np.ndarray
     line_y: np.ndarray
     line_name: str
-    band: np.ndarray | None = None
+    band: np.ndarray | None = None  # lower and upper edge around the line, shape (2, points)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Counts: of named values, or between edges.
-
-    Attributes
-    ----------
-    counts : ndarray of int64, shape (bars,)
-    labels : list of str
-        One a bar; empty for a histogram.
-    edges : ndarray of float64, shape (bars + 1,)
-        Empty for named values.
-    log_counts, log_edges : bool
-        The axis that is better drawn logarithmically.
-    """
+    """Counts: of named values, or between edges."""
 
     title: str
     note: str
     x_label: str
     y_label: str
     counts: np.ndarray
-    labels: list[str]
-    edges: np.ndarray
-    log_counts: bool = False
+    labels: list[str]  # one a bar; empty for a histogram
+    edges: np.ndarray  # one more than bars; empty for named values
+    log_counts: bool = False  # whether the axis is better drawn logarithmically
     log_edges: bool = False
 
 

@@ -23,17 +23,10 @@ _PROBED = 32  # rows that show the range of an unbounded field
 
 @dataclass(frozen=True)
 class FrameField:
-    """A field whose rows can be drawn.
-
-    Attributes
-    ----------
-    name : str
-    stacked : bool
-        A row holds several frames, of which the newest is shown.
-    """
+    """A field whose rows can be drawn."""
 
     name: str
-    stacked: bool
+    stacked: bool  # whether a row holds several frames, of which the newest is shown
     _buffer: ReplayBuffer
     _tones: tuple[float, float] | None
 

@@ -58,17 +58,10 @@ class Json(Response):
 
 
 def make_app(stores: ShownStores, *, token: str, port: int, hosts: list[str]) -> Starlette:
-    """The application.
+    """The application, which is served on `port`.
 
-    Parameters
-    ----------
-    stores : ShownStores
-    token : str
-        What each request has to bring, see `Guard`.
-    port : int
-        That it is served on.
-    hosts : list of str
-        Names and addresses that it may be asked by.
+    Each request has to bring the token, see `Guard`, and to ask by one of the names and addresses
+    in `hosts`.
     """
     readers = Readers(stores)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.episodes import Episodes
 from diskreplay.inspection.plain import plain
 from diskreplay.view.store_look import StoreLook
 
@@ -23,7 +24,8 @@ def compared(left: StoreLook, right: StoreLook, names: list[str]) -> dict[str, A
         them. Spreads are shares, since one may have more than the other.
     """
     looks = (left, right)
-    returns, lengths = [_returns(look) for look in looks], [_lengths(look) for look in looks]
+    returns = [_of_whole(look.episodes, look.episodes.returns) for look in looks]
+    lengths = [_of_whole(look.episodes, look.episodes.rows) for look in looks]
     charts = [
         _lines("Return of each episode", "return", returns, names),
         _lines("Length of each episode", "transitions", lengths, names),
@@ -49,14 +51,9 @@ def compared(left: StoreLook, right: StoreLook, names: list[str]) -> dict[str, A
     )
 
 
-def _returns(look: StoreLook) -> tuple[np.ndarray, np.ndarray]:
-    whole = look.episodes.whole
-    return look.episodes.start_id[whole], look.episodes.returns[whole]
-
-
-def _lengths(look: StoreLook) -> tuple[np.ndarray, np.ndarray]:
-    whole = look.episodes.whole
-    return look.episodes.start_id[whole], look.episodes.rows[whole].astype(np.float64)
+def _of_whole(episodes: Episodes, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each whole episode starts, and its value."""
+    return episodes.start_id[episodes.whole], values[episodes.whole].astype(np.float64)
 
 
 _FIGURES: dict[str, Callable[[StoreLook], Any]] = {

@@ -15,40 +15,26 @@ _ANY = float("inf")
 
 @dataclass(frozen=True)
 class EpisodeQuery:
-    """Which episodes, and in which order.
+    """Which episodes, and in which order."""
 
-    Attributes
-    ----------
-    order : str
-        One of `ORDERS`: what comes first. ``return`` and ``length``: the largest; unfinished
-        episodes, of which neither is known yet, come last.
-    reverse : bool
-        The other way round.
-    least_return, most_return, least_length, most_length : float
-        Both ends are meant.
-    since, until : float
-        Only episodes that begin with an id from `since` to `until`: those were recorded later.
-    after, before : float
-        Only episodes that ended about then, in seconds since the epoch.
-    end : str
-        One of `Episodes.ENDS`, or ``whole``; empty for any.
-    env : int or None
-    start, size : int
-        Of the page, in episodes.
-    """
-
+    # One of `ORDERS`: what comes first. "return" and "length": the largest; unfinished episodes, of
+    # which neither is known yet, come last.
     order: str = "newest"
     reverse: bool = False
+    # Both ends are meant.
     least_return: float = -_ANY
     most_return: float = _ANY
     least_length: float = -_ANY
     most_length: float = _ANY
+    # Of the id that an episode begins with: later ones were recorded later.
     since: float = -_ANY
     until: float = _ANY
+    # About when it ended, in seconds since the epoch.
     after: float = -_ANY
     before: float = _ANY
-    end: str = ""
+    end: str = ""  # one of `Episodes.ENDS`, or "whole"; empty for any
     env: int | None = None
+    # Of the page, in episodes.
     start: int = 0
     size: int = 50
 

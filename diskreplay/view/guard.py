@@ -37,18 +37,11 @@ class Guard:
     this server alone; programs give it as ``Authorization: Bearer``. A page elsewhere cannot read
     anything: it may not name the host (a name that leads here by another's DNS is refused), its
     requests have another origin, and the cookie is not sent with them.
-
-    Parameters
-    ----------
-    app : ASGI application
-    token : str
-    port : int
-        Part of the cookie's name: cookies do not tell ports apart.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self._app, self._token = app, token
-        self._cookie = f"diskreplay-{port}"
+        self._cookie = f"diskreplay-{port}"  # cookies themselves do not tell ports apart
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

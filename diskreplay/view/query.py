@@ -6,14 +6,9 @@ from diskreplay.errors import InvalidInputError
 
 
 def number(request: Request, name: str, default: float) -> float:
-    """A number.
-
-    Raises
-    ------
-    InvalidInputError
-    """
-    given = request.query_params.get(name)
-    if given is None or given == "":
+    """A number; an InvalidInputError if it is none."""
+    given = text(request, name)
+    if not given:
         return default
     try:
         found = float(given)
@@ -25,14 +20,9 @@ def number(request: Request, name: str, default: float) -> float:
 
 
 def whole(request: Request, name: str, default: int, *, most: int) -> int:
-    """A whole number from 0 to `most`.
-
-    Raises
-    ------
-    InvalidInputError
-    """
-    given = request.query_params.get(name)
-    if given is None or given == "":
+    """A whole number from 0 to `most`; an InvalidInputError if it is none."""
+    given = text(request, name)
+    if not given:
         return default
     if not (given.isascii() and given.isdecimal()) or len(given) > 18 or int(given) > most:
         raise InvalidInputError(

@@ -23,24 +23,12 @@ _NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is.
+    """Where the page is."""
 
-    Attributes
-    ----------
-    url : str
-        With the token.
-    host : str
-        That it listens on.
-    is_local : bool
-        Whether only this machine can reach it.
-    has_stores : bool
-        Whether there is anything to show by now.
-    """
-
-    url: str
-    host: str
-    is_local: bool
-    has_stores: bool
+    url: str  # with the token
+    host: str  # that it listens on
+    is_local: bool  # whether only this machine can reach it
+    has_stores: bool  # whether there is anything to show by now
 
 
 def serve(

@@ -22,36 +22,20 @@ _FRESH = 3.0  # seconds
 
 @dataclass(frozen=True)
 class ShownStore:
-    """A store or a checkpoint.
+    """A store or a checkpoint."""
 
-    Attributes
-    ----------
-    key : str
-        Stands for the path in addresses; the same for the same path, always.
-    path : Path
-    is_checkpoint : bool
-    """
-
-    key: str
+    key: str  # stands for the path in addresses; the same for the same path, always
     path: Path
     is_checkpoint: bool
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What there is besides, and is not shown.
+    """What there is besides, and is not shown."""
 
-    Attributes
-    ----------
-    stores, checkpoints : int
-        More than the page shows at once.
-    directories : int
-        That were not looked into; a store may be in any of them, or below.
-    """
-
-    stores: int = 0
+    stores: int = 0  # more than the page shows at once
     checkpoints: int = 0
-    directories: int = 0
+    directories: int = 0  # that were not looked into; a store may be in any of them, or below
 
 
 class ShownStores:

@@ -30,54 +30,28 @@ _RECENT = 100  # episodes of "lately"
 
 @dataclass(frozen=True, eq=False)
 class StoreLook:
-    """Figures and small columns of a store.
+    """Figures and small columns of a store."""
 
-    Attributes
-    ----------
-    taken : float
-        When, in seconds since the epoch.
-    seconds : float
-        What it cost.
-    described : str
-        What kind of buffer it is.
-    overview : Overview
-    episodes : Episodes
-    ended, is_latest : ndarray, shape (episodes,)
-        About when each one's newest row was recorded, see `recorded_times`.
-    charts : dict of str to list of Chart
-        By section.
-    priority_ids, priorities : ndarray
-        Of all that can be drawn, by id; empty without priorities.
-    alpha : float
-        What priorities are raised to; 0 without priorities.
-    profile : PriorityProfile or None
-    rewards : ndarray of float32
-        All of them, or a sample.
-    actions : dict of str to dict
-        How often each value of each integer leaf was chosen.
-    spreads : dict of tuple to tuple
-        Of all other actions, by field and component: what it is called, and its values, or a sample
-        of them.
-    labels : dict of int to str
-        What to call each of the actions, where that is known.
-    """
-
-    taken: float
-    seconds: float
-    described: str
+    taken: float  # in seconds since the epoch
+    seconds: float  # what it cost
+    described: str  # what kind of buffer it is
     overview: Overview
     episodes: Episodes
+    # About when each episode's newest row was recorded, see `recorded_times`.
     ended: np.ndarray
     is_latest: np.ndarray
-    charts: dict[str, list[Chart]]
+    charts: dict[str, list[Chart]]  # by section
+    # Of all that can be drawn, by id; empty without priorities.
     priority_ids: np.ndarray
     priorities: np.ndarray
-    alpha: float
+    alpha: float  # what priorities are raised to; 0 without priorities
     profile: PriorityProfile | None
-    rewards: np.ndarray
+    rewards: np.ndarray  # all of them, or a sample
+    # How often each value of each integer leaf of an action was chosen. Of all other actions, by
+    # field and component: what it is called, and its values, or a sample of them.
     actions: dict[str, dict[int, int]]
     spreads: dict[tuple[str, int], tuple[str, np.ndarray]]
-    labels: dict[int, str]
+    labels: dict[int, str]  # what to call each of the actions, where that is known
 
     @property
     def version(self) -> str:

@@ -23,10 +23,8 @@ from diskreplay.view.store_look import StoreLook, look_at
 
 _HISTORY = 1_800  # looks at the counts
 _BETWEEN = 0.5  # seconds from one to the next, at least
-_LEAST_AGE, _AT_REST = (
-    1.5,
-    15.0,
-)  # seconds from one look to the next: of a store that changes or not
+_LEAST_AGE = 1.5  # seconds from one look to the next, of a store that changes
+_AT_REST = 15.0  # and of one that does not
 _SHARE = 12  # so many times what a look costs lies between two of them
 _ATTEMPTS = 4  # to read a store that is moved amid it
 _QUIET = 10.0  # seconds without a row after which a writer is not said to write
@@ -259,10 +257,7 @@ class StoreReader:
         look = self._look
         if look is None:
             with self._looking:
-                if self._look is None:
-                    self._take()
-                assert self._look is not None
-                return self._look
+                return self._look or self._take()
         if self._is_due(look) and self._looking.acquire(blocking=False):
             try:
                 threading.Thread(target=self._renew, name="diskreplay-look", daemon=True).start()
@@ -285,10 +280,11 @@ class StoreReader:
         writer = writer_of(self.store.path)
         return noted, self._noted, writer and writer.holds
 
-    def _take(self) -> None:
+    def _take(self) -> StoreLook:
         marks, self._tried = self._marks(), time.time()
-        self._look = look_at(self.store.path)
+        look = self._look = look_at(self.store.path)
         self._looked_for = marks
+        return look
 
     def _renew(self) -> None:
         try:
