@@ -10,6 +10,8 @@ from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.store.field import DTYPES
 
+Arrays = dict[str, np.ndarray]
+
 NOTHING = spaces.Box(0, 255, (1,), np.uint8)  # observation of a store without a native one
 NO_ACTION = spaces.Discrete(1)
 PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
@@ -17,22 +19,12 @@ _NUMBERS = (float, int, np.number, np.bool_)
 
 
 class Column:
-    """One column of the API.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-        Of one row; ``(1,)`` for scalars.
-    dtype : numpy.dtype
-    is_native : bool
-        Whether the store has this dtype; others are kept as bytes.
-    row_bytes : int
-    """
+    """One column of the API."""
 
     def __init__(self, name: str, shape: Any, dtype: Any) -> None:
         try:
             whole = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+            # Of one row; (1,) for scalars.
             self.shape = tuple(int(n) for n in whole)
             self.dtype = np.dtype(dtype)
         except (TypeError, ValueError) as error:
@@ -45,6 +37,7 @@ class Column:
                 f"env_dict: {name!r} is of dtype {self.dtype}, which has no bytes to store"
             )
         self.name = name
+        # Whether the store has this dtype; others are kept as bytes.
         self.is_native = self.dtype.name in DTYPES and self.dtype.isnative
         self.row_bytes = int(np.prod(self.shape)) * self.dtype.itemsize
         self._many = (-1, *self.shape)
@@ -105,7 +98,7 @@ class Columns:
             place = np.zeros(1, column.dtype) if is_number else None
             self._rows.append((name, column.shape, column.dtype, place))
 
-    def row(self, values: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+    def row(self, values: Mapping[str, Any]) -> Arrays | None:
         """All columns of one row without a leading axis, if that is easily seen; else None, for
         `rows` to look closer. Views of the values, and scalars that are valid until the next call.
         """
@@ -126,7 +119,7 @@ class Columns:
                 return None
         return found or None
 
-    def rows(self, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def rows(self, values: Mapping[str, Any]) -> Arrays:
         """All columns of one or more rows, of equal length; what else is in `values` is ignored.
 
         Raises

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.compat.cpprb.tracks import Arrays
+from diskreplay.compat.cpprb.columns import Arrays
 from diskreplay.errors import InvalidInputError
 
 _VERSION = 1
@@ -136,7 +136,7 @@ def _object(archive: zipfile.ZipFile, name: str) -> Any:
 def _columns(data: Any) -> Arrays:
     if type(data) is not dict:
         raise ValueError("data is no dict")
-    return {_name(key): _array(value) for key, value in data.items()}
+    return {_key(key, str): _array(value) for key, value in data.items()}
 
 
 def _restore(data: Arrays, cache: Any, next_of: list[str]) -> None:
@@ -144,7 +144,7 @@ def _restore(data: Arrays, cache: Any, next_of: list[str]) -> None:
     kept = {}
     for slot, values in (cache or {}).items():
         for key, value in values.items():
-            kept[int(_number(slot)), _name(key)] = _array(value)
+            kept[_key(slot, int), _key(key, str)] = _array(value)
     for (slot, name), value in kept.items():
         if name in data:
             data[name] = np.array(data[name])
@@ -156,17 +156,12 @@ def _restore(data: Arrays, cache: Any, next_of: list[str]) -> None:
                 data[kept_name][slot] = value
 
 
-def _name(key: Any) -> str:
+def _key(key: Any, kind: type) -> Any:
+    """A key of a dict, which is to be a name or a slot."""
     key = key.value if isinstance(key, _Scalar) else key
-    if type(key) is not str:
-        raise ValueError(f"a name expected, found {type(key).__name__}")
-    return key
-
-
-def _number(key: Any) -> int:
-    key = key.value if isinstance(key, _Scalar) else key
-    if type(key) is not int:
-        raise ValueError(f"a slot expected, found {type(key).__name__}")
+    if type(key) is not kind:
+        what = "a name" if kind is str else "a slot"
+        raise ValueError(f"{what} expected, found {type(key).__name__}")
     return key
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from gymnasium import spaces
 
 from diskreplay.compat.base import in_memory
-from diskreplay.compat.cpprb.columns import NO_ACTION, NOTHING, Column, Columns
-from diskreplay.compat.cpprb.tracks import Arrays, Take, Track
+from diskreplay.compat.cpprb.columns import NO_ACTION, NOTHING, Arrays, Column, Columns
+from diskreplay.compat.cpprb.tracks import Take, Track
 from diskreplay.naming import extra_name
 from diskreplay.spaces import box
 
@@ -60,24 +60,6 @@ class Layout:
         The buffer's capacity.
     next_of, stack_compress : sequence of str
         Columns to store in fewer bytes.
-
-    Attributes
-    ----------
-    columns : Columns
-    fields : dict of str to str
-        The field of each column; of the frames where only these are stored row by row.
-    observation_space, action_space : gymnasium.Space
-    extras : dict
-        Of the ring.
-    slack : int
-        Rows that the ring keeps beyond the buffer's capacity.
-    small : list of Column
-        Those of few bytes, to be kept in memory too.
-    is_small : bool
-        Whether these are all.
-    links : dict of str to int
-        Fields that are kept in memory too, by the ring's slots, and the most frames that each may
-        say.
     """
 
     def __init__(
@@ -110,10 +92,13 @@ class Layout:
                 self._tracks.append(part)
             else:
                 self._plain.append(Plain(column, self._native(column), taken))
+        # Fields that are kept in memory too, by the ring's slots, and the most frames each may say.
         self.links = {field: track.depth for track in self._tracks for field in track.links}
         parts: list[Plain | Track] = [*self._plain, *self._tracks]
+        # The field of each column; of the frames where only these are stored row by row.
         self.fields = {name: part.frames for part in parts for name in part.outputs}
         self.extras = {name: spec for part in parts for name, spec in part.extras.items()}
+        # Rows that the ring keeps beyond the buffer's capacity.
         self.slack = max((track.slack for track in self._tracks), default=0)
         done = columns.by_name.get("done")
         # Of a `done` that is no bool, the store is told whether it is 0.
@@ -121,6 +106,7 @@ class Layout:
             done is not None and done.shape == (1,) and "terminated" not in self.fields.values()
         )
         self._named = [(part.frames, part.column.name, part) for part in self._plain]
+        # Columns of few bytes are kept in memory too: `small`, which may be all of them.
         small = in_memory({part.column.name: part.column.row_bytes for part in self._plain}, rows)
         self.small = [column for name, column in columns.by_name.items() if name in small]
         self._narrow = [part for part in self._plain if part.column.name in small]

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.compat.cpprb.columns import Columns, names
+from diskreplay.compat.cpprb.columns import Arrays, Columns, names
 from diskreplay.errors import NotFiniteError
 from diskreplay.given_numbers import whole
-
-Arrays = dict[str, np.ndarray]
 
 
 class NstepBuffer:
@@ -84,9 +82,8 @@ class NstepBuffer:
         KeyError
             ``done``, or a name in ``rew`` or ``next``, is no column.
         """
-        joined = {n: np.concatenate([self._steps[n], v]) for n, v in rows.items()} if (
-            self._steps
-        ) else {n: v.copy() for n, v in rows.items()}  # fmt: skip
+        before = self._steps or {name: values[:0] for name, values in rows.items()}
+        joined = {name: np.concatenate([before[name], rows[name]]) for name in rows}
         total = len(joined["done"])
         for name in (*self._rewards, *self._next):
             joined[name]  # refused at the first step, not at the n-th

@@ -9,8 +9,7 @@ import numpy as np
 
 from diskreplay.brief import brief
 from diskreplay.compat.cpprb.buffer import ReplayBuffer
-from diskreplay.compat.cpprb.columns import PRIORITIES
-from diskreplay.compat.cpprb.tracks import Arrays
+from diskreplay.compat.cpprb.columns import PRIORITIES, Arrays
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.given_numbers import exponent, real

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.compat.cpprb.columns import PRIORITIES
+from diskreplay.compat.cpprb.columns import PRIORITIES, Arrays
 from diskreplay.compat.cpprb.layout import Layout
-from diskreplay.compat.cpprb.tracks import Arrays
 from diskreplay.compat.slot_buffer import SlotBuffer
 
 Weigh = Callable[[int, int, np.ndarray | None], None]
@@ -15,15 +14,7 @@ Weigh = Callable[[int, int, np.ndarray | None], None]
 
 class Resident:
     """The rows of a ring in slots by the original's numbers. The small columns, and the links of
-    large ones, are read from memory.
-
-    Parameters
-    ----------
-    layout : Layout
-    ring : SlotBuffer
-    size : int
-        Slots.
-    """
+    large ones, are read from memory."""
 
     def __init__(self, layout: Layout, ring: SlotBuffer, size: int) -> None:
         self._layout, self._ring, self._size = layout, ring, size

@@ -1,25 +1,17 @@
 """Large columns whose rows repeat each other: each frame is stored once."""
 
 import sys
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from diskreplay.compat.cpprb.columns import Column
+from diskreplay.compat.cpprb.columns import Arrays, Column
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.naming import extra_name
 from diskreplay.store.store import Store
 
-Arrays = dict[str, np.ndarray]
-
-
-class Take(Protocol):
-    """As `ReplayBuffer.take`."""
-
-    def __call__(
-        self, field: str | list[str], ids: np.ndarray, *, out: np.ndarray | None = None
-    ) -> Any: ...
+Take = Callable[..., Any]  # as `ReplayBuffer.take`
 
 
 class Track:
