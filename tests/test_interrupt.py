@@ -145,7 +145,8 @@ class Player:
 
 def make(path, kind, **more):
     if kind == "ring":
-        options = {k: v for k, v in OPTIONS.items() if k not in ("stack_size", "update_horizon")}
+        given = "observation_space", "action_space", "capacity", "segment_rows", "compressor"
+        options = {name: OPTIONS[name] for name in given}
         return SlotBuffer(path, facade="test", **options)
     envs = 3 if kind == "vector" else 1
     return diskreplay.PrioritizedReplayBuffer(

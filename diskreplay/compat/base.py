@@ -1,7 +1,8 @@
 """What the facades without files of their own share: a ring that may come later, and its disk."""
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -29,6 +30,12 @@ def in_memory(row_bytes: Mapping[str, int], rows: int) -> set[str]:
             break
         names.add(name)
     return names
+
+
+def is_kind(thing: Any, name: str) -> bool:
+    """Whether it is of a class with this name: gym's and gymnasium's spaces have nothing else in
+    common."""
+    return name in (kind.__name__ for kind in type(thing).__mro__)
 
 
 class Facade:
@@ -124,13 +131,8 @@ class Facade:
     def _commit(self, row: dict[str, Any], took: Callable[..., None], *values: Any) -> None:
         """Put a row, and then have memory know of it: also if Ctrl-C comes amid either.
 
-        Parameters
-        ----------
-        row : dict
-            As for `SlotBuffer.put`.
-        took : callable
-            Called with the row's number and `values`. Once more if it was interrupted: what it does
-            has to depend on nothing else that it changes.
+        `took` is called with the row's number and `values`; once more if it was interrupted, so
+        what it does has to depend on nothing else that it changes.
         """
         ring = self._ring
         number = ring.count
@@ -142,11 +144,14 @@ class Facade:
                 took(number, *values)
             raise
 
-    def _exchange(self, replace: Callable[[], None], recall: Callable[[], None]) -> None:
-        """Replace all rows, and then have memory know of it: also if Ctrl-C comes amid either."""
+    @contextlib.contextmanager
+    def _replacing(self, recall: Callable[[], None], base: int = 0) -> Iterator[SlotBuffer]:
+        """An empty ring for other rows, which takes the place of this one's at the end. Memory
+        knows of it then by `recall`: also if Ctrl-C comes amid either."""
         ring, notes = self._ring, self._ring.notes
         try:
-            replace()
+            with ring.rebuilding(base) as fresh:
+                yield fresh
             recall()
         except BaseException:
             if ring.notes is not notes:  # Ctrl-C after the exchange: the rows of before are gone

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from diskreplay.brief import brief
-from diskreplay.compat.base import Facade
+from diskreplay.compat.base import Facade, is_kind
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.spaces import box
@@ -231,12 +231,12 @@ class ExperienceReplayBuffer(Facade):
     @property
     def action_space_is_discrete(self) -> bool:
         """Whether actions are numbers from 0 on."""
-        return self._is_space("Discrete")
+        return is_kind(self.env.action_space, "Discrete")
 
     @property
     def action_space_is_box(self) -> bool:
         """Whether actions are arrays."""
-        return self._is_space("Box")
+        return is_kind(self.env.action_space, "Box")
 
     @property
     def num_actions(self) -> int:
@@ -244,10 +244,6 @@ class ExperienceReplayBuffer(Facade):
         if not self.action_space_is_discrete:
             raise AttributeError("num_actions: the action space is not Discrete")
         return int(self.env.action_space.n)
-
-    def _is_space(self, name: str) -> bool:
-        # By name: gym's and gymnasium's spaces have nothing else in common.
-        return name in (kind.__name__ for kind in type(self.env.action_space).__mro__)
 
     def _action(self, a: Any) -> np.ndarray:
         space = self.env.action_space
@@ -352,9 +348,9 @@ class ExperienceReplayBuffer(Facade):
     def clear(self) -> None:
         """Forget all rows."""
         ring = self._ring
-        if ring is None:
-            return
-        self._exchange(ring.reset, lambda: self._recall(ring))
+        if ring is not None:
+            with self._replacing(lambda: self._recall(ring)):
+                pass  # it stays empty
 
     def __len__(self) -> int:
         return max(0, self._stored - self.bootstrap_n)

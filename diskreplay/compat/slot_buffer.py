@@ -28,20 +28,11 @@ _LEAF_NOTES = ("alpha", "eps", "max_priority", "newest_weight")
 
 
 class SlotStore(IndexedStore):
-    """The rows of a store that has slots, without an index: what is drawn is for the owner to say.
+    """The rows of a store that has slots. No index: what is drawn is for the owner to say."""
 
-    Attributes
-    ----------
-    base : int
-        The number of the first row.
-    notes : dict
-    weights : SumTree or None
-        A leaf for each slot.
-    """
-
-    base: int
+    base: int  # the number of the first row
     notes: dict[str, Any]
-    weights: SumTree | None
+    weights: SumTree | None  # a leaf for each slot
 
 
 class SlotStoreKind(OwnedStoreKind):
@@ -146,14 +137,8 @@ class SlotBuffer(RowBuffer):
     check : callable, optional
         Called with a `Store` that is to be opened or loaded, before anything is changed: raises if
         its owner cannot use it. No method of the owner: that would make a cycle of references.
-    extras, compressor, stack_size, update_horizon, gamma, batch_size, segment_rows, seed
+    extras, compressor, stack_size, update_horizon, gamma, batch_size, segment_rows
         As for `ReplayBuffer`. What makes a transition is for those who open the store to sample.
-
-    Attributes
-    ----------
-    notes : dict
-        Written by `flush`, `close` and `save`, restored by reopening and `load`.
-    base : int
     """
 
     _rows: SlotStore
@@ -179,7 +164,6 @@ class SlotBuffer(RowBuffer):
         gamma: float = 0.99,
         batch_size: int = 32,
         segment_rows: int | None = None,
-        seed: int | np.random.Generator | None = None,
     ) -> None:
         self._closed, self._slots = True, capacity
         # What `rebuilding` makes another one with.
@@ -188,7 +172,7 @@ class SlotBuffer(RowBuffer):
             "capacity": capacity, "weighted": weighted, "note_bounds": note_bounds, "check": check,
             "extras": extras, "compressor": compressor, "stack_size": stack_size,
             "update_horizon": update_horizon, "gamma": gamma, "batch_size": batch_size,
-            "segment_rows": segment_rows, "seed": seed,
+            "segment_rows": segment_rows,
         }  # fmt: skip
         options = Options.checked(1, stack_size, "zero", update_horizon, gamma, batch_size)
         schema = Schema.of(observation_space, action_space, extras, compressor)
@@ -199,7 +183,7 @@ class SlotBuffer(RowBuffer):
             note_bounds=note_bounds or {}, resume_episodes=resume_episodes, owner_check=check,
         )  # fmt: skip
         super().__init__(
-            kind, path, capacity=capacity, segment_rows=segment_rows, env_group=None, seed=seed,
+            kind, path, capacity=capacity, segment_rows=segment_rows, env_group=None, seed=None,
             name="replay", shrink=True, metadata=None,
         )  # fmt: skip
 
@@ -215,7 +199,8 @@ class SlotBuffer(RowBuffer):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """The owner's, by name; written by `flush`, `close` and `save`."""
+        """The owner's, by name; written by `flush`, `close` and `save`, restored by reopening and
+        `load`."""
         return self._rows.notes
 
     @notes.setter
@@ -223,12 +208,7 @@ class SlotBuffer(RowBuffer):
         self._rows.notes = notes
 
     def forget_note(self, name: str) -> None:
-        """Remove one of `notes`, if it is there, and flush. Where that fails it stays.
-
-        Raises
-        ------
-        StorageError
-        """
+        """Remove one of `notes`, if it is there, and flush. Where that fails it stays."""
         notes = self.notes
         if name in notes:
             self.notes = {other: value for other, value in notes.items() if other != name}
@@ -320,12 +300,7 @@ class SlotBuffer(RowBuffer):
     # -- what is in them
 
     def check_open(self) -> None:
-        """For an owner that answers from memory: raise what `read` would.
-
-        Raises
-        ------
-        ClosedError, ForkedError
-        """
+        """For an owner that answers from memory: a ClosedError or ForkedError, as of `read`."""
         self._check_open()
 
     def read(self, field: str | Sequence[str], slots: np.ndarray) -> Any:
@@ -371,11 +346,6 @@ class SlotBuffer(RowBuffer):
             finally:
                 fresh.close()
             self.load(room.path, "rebuilt")
-
-    def reset(self, base: int = 0) -> None:
-        """Forget all rows; the next one has the number `base`."""
-        with self.rebuilding(base):
-            pass
 
     def load(
         self,

@@ -126,11 +126,11 @@ def _priority(look: StoreLook, one: np.ndarray) -> dict[str, Any] | None:
     (priority,) = look.priority(one).tolist()
     if np.isnan(priority):
         return None
-    leaf = look.leaf_of(priority)
+    share = priority**look.alpha / look.leaf_total
     return {
         "priority": priority,
-        "probability": leaf / look.leaf_total,
-        "times": leaf / look.leaf_total * len(look.priorities),
+        "probability": share,
+        "times": share * len(look.priorities),
         "below": float((look.priorities < priority).mean()),
     }
 

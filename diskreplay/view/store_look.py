@@ -65,13 +65,9 @@ class StoreLook:
         at = np.searchsorted(self.priority_ids, ids).clip(max=len(self.priority_ids) - 1)
         return np.where(self.priority_ids[at] == ids, self.priorities[at], np.nan)
 
-    def leaf_of(self, priority: float) -> float:
-        """What a draw is in proportion to."""
-        return priority**self.alpha
-
     @cached_property
     def leaf_total(self) -> float:
-        """Over all that can be drawn."""
+        """The sum of ``priority ** alpha``, which draws are in proportion to."""
         return float((self.priorities**self.alpha).sum())
 
     @cached_property

@@ -15,19 +15,10 @@ class Rows(Signature):
     """Only what `Signature` asks of a buffer."""
 
     def __init__(self, extras=(), *, reward=((), np.float32), action=((), np.int32), stack=2):
-        self._observation_shape, self._observation_dtype = (3, 2), np.uint8
-        self._action_shape, self._action_dtype = action
-        self._reward_shape, self._reward_dtype = reward
-        self._terminal_dtype = np.uint8
-        self._extra_storage_types = [ReplayElement(*extra) for extra in extras]
-        self._state_shape, self._batch_size = (3, 2, stack), 5
-        names = [element.name for element in self.get_add_args_signature()]
-        columns = self._column_names(names)
-        self._signature = [
-            Element(name, tuple(shape), np.dtype(dtype), columns[name])
-            for name, shape, dtype in self.get_add_args_signature()
-        ]
-        self._keeps_reward = columns["reward"] == "reward_"
+        self._describe_rows(
+            ((3, 2), np.uint8), action, reward, [ReplayElement(*extra) for extra in extras],
+            stack_size=stack, batch_size=5,
+        )  # fmt: skip
 
 
 FRAME = np.arange(6, dtype=np.uint8).reshape(3, 2)

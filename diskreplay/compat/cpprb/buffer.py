@@ -12,11 +12,11 @@ import numpy as np
 from diskreplay.brief import brief
 from diskreplay.compat.base import Facade
 from diskreplay.compat.cpprb import files
-from diskreplay.compat.cpprb.columns import PRIORITIES, Columns, names
+from diskreplay.compat.cpprb.columns import PRIORITIES, Arrays, Columns, names
 from diskreplay.compat.cpprb.layout import Layout, all_fields
 from diskreplay.compat.cpprb.nstep import NstepBuffer
 from diskreplay.compat.cpprb.resident import Resident
-from diskreplay.compat.cpprb.tracks import Arrays, check_links
+from diskreplay.compat.cpprb.tracks import check_links
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
 from diskreplay.given_numbers import is_real
@@ -251,18 +251,15 @@ class ReplayBuffer(Facade):
 
     def clear(self) -> None:
         """Forget all rows, and steps that wait; a largest priority is 1 again."""
-        notes = {**self._ring.notes, **self._notes()}
-
-        def replace() -> None:
-            with self._ring.rebuilding() as fresh:
-                fresh.notes = notes
 
         def recall() -> None:
             self._remember()
             if self._nstep:
                 self._nstep.clear()
 
-        self._exchange(replace, recall)
+        notes = {**self._ring.notes, **self._notes()}
+        with self._replacing(recall) as fresh:
+            fresh.notes = notes
 
     # -- reading
 

@@ -15,7 +15,7 @@ import torch
 from diskreplay.compat.base import in_memory
 from diskreplay.compat.reagent.checkpointing import Checkpointing
 from diskreplay.compat.reagent.elements import ReplayElement, native_rewards
-from diskreplay.compat.reagent.signature import NATIVE, Element
+from diskreplay.compat.reagent.signature import NATIVE
 from diskreplay.compat.reagent.transitions import Transitions
 from diskreplay.compat.reagent.validity import Validity
 from diskreplay.compat.slot_buffer import SlotBuffer
@@ -114,30 +114,19 @@ class ReplayBuffer(Checkpointing):
             _logger.warning(
                 "return_as_timeline_format with an update_horizon of 1: each list has one step"
             )
-        self._observation_shape, self._observation_dtype = observation_shape, observation_dtype
-        self._action_shape, self._action_dtype = tuple(action_shape), action_dtype
-        self._reward_shape, self._reward_dtype = tuple(reward_shape), reward_dtype
-        self._terminal_dtype = np.uint8
-        self._extra_storage_types = list(extra_storage_types or [])
-        self._stack_size, self._update_horizon = stack_size, update_horizon
-        self._state_shape = (*observation_shape, stack_size)
-        self._replay_capacity, self._batch_size = replay_capacity, batch_size
+        self._replay_capacity, self._update_horizon = replay_capacity, update_horizon
         self._gamma, self._max_sample_attempts = gamma, max_sample_attempts
         self._return_everything_as_stack = return_everything_as_stack
         self._return_as_timeline_format = return_as_timeline_format
         self._checkpoint_format = checkpoint_format
-        signature = self.get_add_args_signature()
-        columns = self._column_names([element.name for element in signature])
-        self._signature = [
-            Element(name, tuple(shape), self._column_dtype(name, dtype), columns[name])
-            for name, shape, dtype in signature
-        ]
-        self._columns = {element.name: element.column for element in self._signature}
+        self._describe_rows(
+            (observation_shape, observation_dtype), (tuple(action_shape), action_dtype),
+            (tuple(reward_shape), reward_dtype), extra_storage_types or [],
+            stack_size=stack_size, batch_size=batch_size,
+        )  # fmt: skip
         self._nothing = dict.fromkeys(e.column for e in self._signature if e.is_empty)
-        self._keeps_reward = self._columns["reward"] == "reward_"
-        self._stored = [element.name for element in self.get_storage_signature()]
-        by_name = {element.name: element.stored_as for element in self._signature}
-        self._blank = np.zeros(*by_name["observation"])
+        observation, action = (self._stored[name].stored_as for name in ("observation", "action"))
+        self._blank = np.zeros(*observation)
         self._decays = gamma ** torch.arange(update_horizon)
         self._elements = batch_size, self.get_transition_elements(batch_size)
         names = [element.name for element in self._elements[1]]
@@ -151,8 +140,8 @@ class ReplayBuffer(Checkpointing):
             check=partial(self._check_saved, stack_size),
         )  # fmt: skip
         self._make_ring(
-            box(*by_name["observation"]),
-            box(*by_name["action"]),
+            box(*observation),
+            box(*action),
             {e.column: e.stored_as for e in self._signature if e.column not in NATIVE},
         )
 
@@ -213,12 +202,6 @@ class ReplayBuffer(Checkpointing):
         validity.add(slot, ends)
         self.add_count[()] = self._count + 1
         self._count += 1
-
-    def _read(self, element: Element, slots: np.ndarray) -> np.ndarray:
-        """An element of the rows in these slots, from the store."""
-        if element.is_empty:
-            return np.empty((len(slots), *element.shape), element.dtype)
-        return self._ring.read(element.column, slots)
 
     def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
         """A row is in `slot` now, None for padding."""
@@ -376,8 +359,8 @@ class ReplayBuffer(Checkpointing):
         # Small columns are kept in memory too, by slot: a batch needs all of them.
         slots = ring.retained % ring.capacity
         self._small, self._small_places = {}, []
-        sizes = {e.name: math.prod(e.shape) * e.dtype.itemsize for e in self._signature}
-        small = in_memory({name: sizes[name] for name in self._stored}, ring.capacity)
+        sizes = {n: math.prod(e.shape) * e.dtype.itemsize for n, e in self._stored.items()}
+        small = in_memory(sizes, ring.capacity)
         for place, element in enumerate(self._signature):
             name = element.name
             if name in small and name != "terminal":
@@ -400,10 +383,8 @@ class _Stored(Mapping[Any, Any]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         buffer = self._buffer
-        if name not in buffer._stored:
-            raise KeyError(name)
-        element = buffer._signature[buffer._stored.index(name)]
-        return torch.from_numpy(buffer._read(element, np.arange(buffer._replay_capacity)))
+        slots = np.arange(buffer._replay_capacity)
+        return torch.from_numpy(buffer._read(buffer._stored[name], slots))
 
     def __setitem__(self, name: str, value: Any) -> None:
         raise UsageError(

@@ -1,9 +1,8 @@
 """ReAgent's checkpoint files, written from a ring and read into one."""
 
-import contextlib
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,13 +28,13 @@ class Checkpointing(Signature, Facade):
     # Set by the buffer when it is made.
     _checkpoint_format: str
     _replay_capacity: int
-    _stack_size: int
-    _stored: list[str]
     sum_tree: SumTree  # of one with priorities
 
     def _read(self, element: Element, slots: np.ndarray) -> np.ndarray:
-        """The values of an element in some slots."""
-        raise NotImplementedError
+        """An element of the rows in these slots, from the store."""
+        if element.is_empty:
+            return np.empty((len(slots), *element.shape), element.dtype)
+        return self._ring.read(element.column, slots)
 
     def save(self, checkpoint_dir: str | os.PathLike[str], iteration_number: int) -> None:
         """Write a checkpoint.
@@ -66,12 +65,9 @@ class Checkpointing(Signature, Facade):
             return
         files = GzFiles(local(checkpoint_dir, "checkpoint_dir"), iteration_number)
         contents: dict[str, Iterable[bytes]] = {}
-        for element in self._signature:
-            if element.name in self._stored:
-                shape = (self._replay_capacity, *element.shape)
-                contents[STORE_PREFIX + element.name] = npy_pieces(
-                    shape, element.dtype, self._chunks(element)
-                )
+        for name, element in self._stored.items():
+            shape = (self._replay_capacity, *element.shape)
+            contents[STORE_PREFIX + name] = npy_pieces(shape, element.dtype, self._chunks(element))
         for name, value in self._public():
             if isinstance(value, np.ndarray):
                 contents[name] = npy_pieces(value.shape, value.dtype, [value])
@@ -113,7 +109,7 @@ class Checkpointing(Signature, Facade):
         files = GzFiles(local(checkpoint_dir, "checkpoint_dir"), suffix)
         native = checkpoint_names.path_of(files.directory, self._ring.name, suffix).is_dir()
         if native and (self._checkpoint_format == "native" or not files.has("add_count")):
-            with self._replacing(0, {}) as fresh:
+            with self._replacing(lambda: self._recall(self._ring)) as fresh:
                 fresh.load(checkpoint_dir, suffix)
                 self._align(fresh)
             return
@@ -137,30 +133,17 @@ class Checkpointing(Signature, Facade):
                     f"{files.path(name)}: a priority of {tree.leaves.max()} found, at most "
                     f"{LARGEST:g} expected"
                 )
-        with self._replacing(max(count - self._replay_capacity, 0), found) as fresh:
+
+        def recall() -> None:
+            self._recall(self._ring)
+            vars(self).update(found)
+
+        with self._replacing(recall, max(count - self._replay_capacity, 0)) as fresh:
             fresh.notes = dict(self._ring.notes)
             self._copy_rows(files, count, fresh, trees.get("sum_tree"))
         if "sum_tree" in trees:  # also of slots that no row is in yet
             unused = np.arange(count, self._replay_capacity)
             self.sum_tree.set_many(unused, trees["sum_tree"].leaves[unused])
-
-    @contextlib.contextmanager
-    def _replacing(self, base: int, public: Mapping[str, Any]) -> Iterator[SlotBuffer]:
-        """An empty ring that takes the place of this one's at the end; then the attributes are
-        those of its rows, and `public`."""
-        ring, notes = self._ring, self._ring.notes
-        try:
-            with ring.rebuilding(base) as fresh:
-                yield fresh
-            self._replaced(public)
-        except BaseException:
-            if ring.notes is not notes:  # Ctrl-C after the exchange: the new rows stay
-                self._replaced(public)
-            raise
-
-    def _replaced(self, public: Mapping[str, Any]) -> None:
-        self._recall(self._ring)
-        vars(self).update(public)
 
     def _public(self) -> list[tuple[str, Any]]:
         """All attributes that a checkpoint has besides the columns."""
@@ -174,14 +157,12 @@ class Checkpointing(Signature, Facade):
             yield self._read(element, slots)
 
     def _check_specs(self, files: GzFiles) -> None:
-        for element in self._signature:
-            if element.name not in self._stored:
-                continue
+        for name, element in self._stored.items():
             expected = (self._replay_capacity, *element.shape), element.dtype
-            shape, dtype = files.spec(element.name)
+            shape, dtype = files.spec(name)
             if (shape, dtype) != expected:
                 raise SchemaError(
-                    f"{files.path(STORE_PREFIX + element.name)}: {dtype} of shape {shape} found, "
+                    f"{files.path(STORE_PREFIX + name)}: {dtype} of shape {shape} found, "
                     f"{expected[1]} of shape {expected[0]} expected; load it into a buffer made "
                     "with the arguments of the one that was saved"
                 )
@@ -195,7 +176,7 @@ class Checkpointing(Signature, Facade):
         terminal = np.concatenate([np.empty(0, np.uint8), *parts])
         step, is_padding = self._episodes(terminal, known_start=count <= capacity)
         slots = np.arange(fresh.base, count) % capacity
-        columns = {e.name: e for e in self._signature if e.name in self._stored and not e.is_empty}
+        columns = {name: e for name, e in self._stored.items() if not e.is_empty}
         nothing = [element.column for element in self._signature if element.is_empty]
         done = 0
         for chunk in files.in_time_order(list(columns), count, capacity):

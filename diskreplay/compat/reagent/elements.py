@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.compat.base import is_kind
+
 ReplayElement = namedtuple("shape_type", ["name", "shape", "type"])  # type: ignore[name-match]
 """An element of each row: its name, shape and dtype."""
 
@@ -30,8 +32,8 @@ def environment_elements(env: Any) -> tuple[Any, list[ReplayElement]]:
         A space is of another kind.
     """
     space = env.observation_space
-    if _is(env.unwrapped, "RecSimGymEnv") or (
-        _is(space, "Dict") and {"user", "doc", "response"} <= set(space.spaces)
+    if is_kind(env.unwrapped, "RecSimGymEnv") or (
+        is_kind(space, "Dict") and {"user", "doc", "response"} <= set(space.spaces)
     ):
         return _checked(space["user"], "user observation", "Box"), _recsim_elements(space)
     return _checked(space, "observation", "Box"), []
@@ -48,7 +50,7 @@ def _recsim_elements(space: Any) -> list[ReplayElement]:
     _checked(documents, "doc", "Dict")
     found = []
     first = next(iter(documents.spaces.values()))
-    if _is(first, "Box"):
+    if is_kind(first, "Box"):
         found.append(ReplayElement("doc", (len(documents.spaces), *first.shape), first.dtype))
     else:
         found += _features("doc", _checked(first, "document", "Dict"), len(documents.spaces))
@@ -56,7 +58,7 @@ def _recsim_elements(space: Any) -> list[ReplayElement]:
         first = next(iter(space["augmentation"].spaces.values()))
         found += _features("augmentation", first, len(documents.spaces))
     slate = space["response"]
-    if not _is(slate, "Tuple") or not _is(slate[0], "Dict"):
+    if not is_kind(slate, "Tuple") or not is_kind(slate[0], "Dict"):
         raise AssertionError(f"response: a Tuple of Dict spaces expected, found {slate}")
     return found + _features("response", slate[0], len(slate.spaces))
 
@@ -65,17 +67,13 @@ def _features(name: str, space: Any, count: int) -> list[ReplayElement]:
     found = []
     for key, feature in space.spaces.items():
         _checked(feature, f"{name} feature {key}", "Box", "Discrete")
-        shape = (count,) if _is(feature, "Discrete") else (count, *feature.shape)
+        shape = (count,) if is_kind(feature, "Discrete") else (count, *feature.shape)
         found.append(ReplayElement(f"{name}_{key}", shape, np.dtype(feature.dtype)))
     return found
 
 
-def _is(thing: Any, name: str) -> bool:
-    return any(kind.__name__ == name for kind in type(thing).__mro__)
-
-
 def _checked(space: Any, what: str, *names: str) -> Any:
-    if not any(_is(space, name) for name in names):
+    if not any(is_kind(space, name) for name in names):
         raise NotImplementedError(
             f"{what}: a space of the kind {' or '.join(names)} expected, found {space}"
         )

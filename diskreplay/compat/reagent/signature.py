@@ -15,6 +15,7 @@ from diskreplay.naming import extra_name
 NATIVE = ("observation", "action", "reward")
 _REWARD = ((), np.dtype(np.float32))
 _NUMBERS = (int, float, bool)
+_Spec = tuple[tuple[int, ...], Any]  # shape and dtype
 
 
 class Element(NamedTuple):
@@ -39,19 +40,31 @@ class Element(NamedTuple):
 class Signature:
     """The signatures of a `ReplayBuffer`, of which this is a part."""
 
-    # Set by the buffer when it is made.
-    _observation_shape: tuple[int, ...]
-    _observation_dtype: Any
-    _action_shape: tuple[int, ...]
-    _action_dtype: Any
-    _reward_shape: tuple[int, ...]
-    _reward_dtype: Any
-    _terminal_dtype: type[np.uint8]
-    _state_shape: tuple[int, ...]
-    _extra_storage_types: list[ReplayElement]
-    _batch_size: int
-    _signature: list[Element]
-    _keeps_reward: bool
+    def _describe_rows(
+        self,
+        observation: _Spec,
+        action: _Spec,
+        reward: _Spec,
+        extras: Sequence[ReplayElement],
+        *,
+        stack_size: int,
+        batch_size: int,
+    ) -> None:
+        """Say what rows and batches have, and where each element is stored."""
+        self._observation_shape, self._observation_dtype = observation
+        self._action_shape, self._action_dtype = action
+        self._reward_shape, self._reward_dtype = reward
+        self._extra_storage_types = list(extras)
+        self._stack_size, self._batch_size = stack_size, batch_size
+        signature = self.get_add_args_signature()
+        self._columns = self._column_names([element.name for element in signature])
+        self._keeps_reward = self._columns["reward"] == "reward_"
+        self._signature = [
+            Element(name, tuple(shape), self._column_dtype(name, dtype), self._columns[name])
+            for name, shape, dtype in signature
+        ]
+        stored = {element.name for element in self.get_storage_signature()}
+        self._stored = {e.name: e for e in self._signature if e.name in stored}
 
     @classmethod
     def create_from_env(
@@ -103,7 +116,7 @@ class Signature:
             ReplayElement("observation", self._observation_shape, self._observation_dtype),
             ReplayElement("action", self._action_shape, self._action_dtype),
             ReplayElement("reward", self._reward_shape, self._reward_dtype),
-            ReplayElement("terminal", (), self._terminal_dtype),
+            ReplayElement("terminal", (), np.uint8),
             *self._extra_storage_types,
         ]
 
@@ -114,7 +127,8 @@ class Signature:
     def get_transition_elements(self, batch_size: int | None = None) -> list[ReplayElement]:
         """What a batch has, in order. One that a derived class appends arrives uninitialised."""
         size = (self._batch_size if batch_size is None else batch_size,)
-        state = ReplayElement("", size + self._state_shape, self._observation_dtype)
+        stack = (*self._observation_shape, self._stack_size)
+        state = ReplayElement("", size + stack, self._observation_dtype)
         action = ReplayElement("", size + self._action_shape, self._action_dtype)
         reward = ReplayElement("", size + self._reward_shape, self._reward_dtype)
         found = [
@@ -122,7 +136,7 @@ class Signature:
                 ("state", state), ("action", action), ("reward", reward),
                 ("next_state", state), ("next_action", action), ("next_reward", reward),
             )),
-            ReplayElement("terminal", size, self._terminal_dtype),
+            ReplayElement("terminal", size, np.uint8),
             ReplayElement("indices", size, np.int32),
             ReplayElement("step", size, np.int32),
         ]  # fmt: skip
