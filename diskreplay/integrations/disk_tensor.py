@@ -95,7 +95,7 @@ class DiskTensor(torch.Tensor):
             super().__setitem__(index, value)
             return
         whole = self.read()
-        whole[index] = _plain(value)
+        whole[index] = plain(value)
         self.write(whole)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ class DiskTensor(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         special = _SPECIAL.get(func)
-        if special is not None:
+        if special is not None and isinstance(args[0], DiskTensor):
             result = special(func, *args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -119,18 +119,16 @@ def _on_plain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Read what is on disk, compute, and write back what was changed in place."""
     read: dict[int, tuple[DiskTensor, torch.Tensor]] = {}
 
-    def plain(value: Any) -> Any:
+    def plain_once(value: Any) -> Any:
         if isinstance(value, DiskTensor):
             return read.setdefault(id(value), (value, value.read()))[1]
         return value
 
-    given = pytree.tree_map(plain, args)
-    result = func(*given, **pytree.tree_map(plain, kwargs))
-    names = {argument.name: at for at, argument in enumerate(func._schema.arguments)}
-    for argument in func._schema.arguments:
+    given = pytree.tree_map(plain_once, args)
+    result = func(*given, **pytree.tree_map(plain_once, kwargs))
+    for at, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
-        at = names[argument.name]
         there = args[at] if at < len(args) else kwargs.get(argument.name)
         # Several of torch._foreach_copy_ and its like.
         for changed in there if isinstance(there, list | tuple) else [there]:
@@ -148,10 +146,8 @@ def _record_dim(tensor: DiskTensor, dim: int, more: int = 0) -> int | None:
     return dim if dim < tensor._slots.ndim + more else None
 
 
-def _along(func: Any, tensor: Any, dim: int = 0, *args: Any, **kwargs: Any) -> Any:
+def _along(func: Any, tensor: DiskTensor, dim: int = 0, *args: Any, **kwargs: Any) -> Any:
     """Views along one record axis: the same of its slots."""
-    if not isinstance(tensor, DiskTensor):
-        return NotImplemented
     found = _record_dim(tensor, dim)
     if found is None:
         return NotImplemented
@@ -204,16 +200,15 @@ def _same(func: Any, tensor: DiskTensor, *_more: Any) -> Any:
     return _wrap(tensor, tensor._slots)
 
 
-def _index(func: Any, tensor: Any, indices: list[Any]) -> Any:
+def _index(func: Any, tensor: DiskTensor, indices: list[Any]) -> Any:
     """Read what tensors and masks name."""
-    if not isinstance(tensor, DiskTensor):
-        return NotImplemented
     slots = _indexed(tensor, indices)
     return NotImplemented if slots is None else tensor._leaf.read(slots.numpy())
 
 
-def _index_select(func: Any, tensor: Any, dim: int, index: torch.Tensor) -> Any:
-    if not isinstance(tensor, DiskTensor) or (found := _record_dim(tensor, dim)) is None:
+def _index_select(func: Any, tensor: DiskTensor, dim: int, index: torch.Tensor) -> Any:
+    found = _record_dim(tensor, dim)
+    if found is None:
         return NotImplemented
     slots = torch.index_select(tensor._slots, found, index.cpu())
     return tensor._leaf.read(slots.numpy())
@@ -241,12 +236,10 @@ def _indexed(tensor: DiskTensor, indices: list[Any]) -> torch.Tensor | None:
 
 
 def _index_put(
-    func: Any, tensor: Any, indices: list[Any], values: torch.Tensor, accumulate: bool = False,
-    *_unsafe: Any,
+    func: Any, tensor: DiskTensor, indices: list[Any], values: torch.Tensor,
+    accumulate: bool = False, *_unsafe: Any,
 ) -> Any:  # fmt: skip
-    if not isinstance(tensor, DiskTensor) or accumulate:
-        return NotImplemented
-    slots = _indexed(tensor, indices)
+    slots = None if accumulate else _indexed(tensor, indices)
     if slots is None:
         return NotImplemented
     if values.dtype != tensor.dtype:
@@ -255,34 +248,29 @@ def _index_put(
             f"{tensor.dtype} for the destination and {values.dtype} for the source."
         )
     shape = (*slots.shape, *tensor._leaf.shape)
-    tensor._leaf.write(slots.numpy(), _plain(values).expand(shape))
+    tensor._leaf.write(slots.numpy(), plain(values).expand(shape))
     return tensor
 
 
-def _copy(func: Any, tensor: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
-    if not isinstance(tensor, DiskTensor):
-        return NotImplemented
-    tensor.write(_plain(source).to(tensor.dtype).expand(tensor.shape))
+def _copy(func: Any, tensor: DiskTensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    tensor.write(plain(source).to(tensor.dtype).expand(tensor.shape))
     return tensor
 
 
-def _fill(func: Any, tensor: Any, value: Any = 0) -> Any:
-    if not isinstance(tensor, DiskTensor):
-        return NotImplemented
-    value = torch.as_tensor(_plain(value)).to(tensor.dtype)
+def _fill(func: Any, tensor: DiskTensor, value: Any = 0) -> Any:
+    value = torch.as_tensor(plain(value)).to(tensor.dtype)
     tensor.write(value.expand(tensor.shape))
     return tensor
 
 
-def _empty_like(func: Any, tensor: Any, **kwargs: Any) -> Any:
+def _empty_like(func: Any, tensor: DiskTensor, **kwargs: Any) -> Any:
     """A tensor like one on disk has memory."""
-    if not isinstance(tensor, DiskTensor):
-        return NotImplemented
     one = torch.zeros((), dtype=tensor.dtype, device=tensor.device)
     return func(one.expand(tensor.shape), **kwargs)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A tensor, read if it is on disk."""
     return value.read() if isinstance(value, DiskTensor) else value
 
 

@@ -34,6 +34,7 @@ with needed("diskreplay.integrations.torchrl needs torchrl", "torchrl"):
 
 from diskreplay.errors import CheckpointNotFoundError
 from diskreplay.given_numbers import whole
+from diskreplay.integrations.disk_tensor import plain
 from diskreplay.integrations.record_layout import RecordLayout
 from diskreplay.integrations.record_log import RecordLog
 from diskreplay.integrations.record_shelf import RecordShelf
@@ -51,7 +52,6 @@ from diskreplay.integrations.torchrl_records import (
     once_each,
     others,
     put_back,
-    read,
     rounded,
     stacked,
     whole_records,
@@ -397,12 +397,9 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             return super().state_dict()
         state = {"initialized": True, "_len": int(self._len)}
         if self._path is None:
-            plain = pytree.tree_map(read, self._storage) if not is_tensor_collection(
-                self._storage) else self._storage.apply(read)  # fmt: skip
-            return {
-                "_storage": plain.state_dict() if is_tensor_collection(plain) else plain,
-                **state,
-            }
+            if is_tensor_collection(self._storage):
+                return {"_storage": self._storage.apply(plain).state_dict(), **state}
+            return {"_storage": pytree.tree_map(plain, self._storage), **state}
         directory = Path(f"{self.path}.checkpoints")
         made = self.write(directory, next_number(directory), _KEPT)
         return {**state, "checkpoint": os.fspath(made)}

@@ -14,7 +14,6 @@ from torchrl.data import RoundRobinWriter
 from diskreplay.errors import DtypeError, InvalidInputError, SchemaError, ShapeError
 from diskreplay.frame_chains import MOST_FRAMES, stacks
 from diskreplay.given_numbers import whole
-from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_layout import Leaf
 from diskreplay.integrations.record_shelf import DiskLeaf, RecordShelf, stored_dtype
 from diskreplay.metadata import parse as parse_metadata
@@ -100,10 +99,6 @@ def key(leaf: Leaf) -> Any:
 def others(storage: Any, shelf: RecordShelf) -> Any:
     """The leaves that are in memory only."""
     return storage.exclude(*map(key, shelf.log.layout.leaves.values()))
-
-
-def read(leaf: Any) -> Any:
-    return leaf.read() if isinstance(leaf, DiskTensor) else leaf
 
 
 def described(
