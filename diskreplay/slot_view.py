@@ -19,7 +19,53 @@ Read = Callable[[np.ndarray], np.ndarray]
 Write = Callable[[np.ndarray, np.ndarray], None]
 
 
-class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
+class Unread:
+    """Looks like a NumPy array of shape ``(len, *_row)``, without memory."""
+
+    dtype: np.dtype
+    _row: tuple[int, ...]
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _part(self, start: int, stop: int) -> np.ndarray:
+        """So much of the first axis, read."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return (len(self), *self._row)
+
+    @property
+    def ndim(self) -> int:
+        """Axes."""
+        return 1 + len(self._row)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """What it would take in memory."""
+        return self.size * self.dtype.itemsize
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array on disk cannot be had without a copy")
+        whole = np.empty(self.shape, self.dtype)
+        rows = max(1, _AT_ONCE // max(self.nbytes // max(len(self), 1), 1))
+        for start in range(0, len(self), rows):
+            whole[start : start + rows] = self._part(start, start + rows)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, on disk)"
+
+
+class SlotView(Unread, np.lib.mixins.NDArrayOperatorsMixin):
     """Looks like a NumPy array of shape ``(slots, *shape)``.
 
     A slice is a view of the same kind, which reads nothing. Every other index reads, and gives an
@@ -45,26 +91,6 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
     ) -> None:  # fmt: skip
         self.slots, self._row, self.dtype = slots, tuple(shape), np.dtype(dtype)
         self._read, self._write = read, write
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """As of an array."""
-        return (len(self.slots), *self._row)
-
-    @property
-    def ndim(self) -> int:
-        """Axes."""
-        return 1 + len(self._row)
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def nbytes(self) -> int:
-        """What it would take in memory."""
-        return self.size * self.dtype.itemsize
 
     @property
     def itemsize(self) -> int:
@@ -117,15 +143,8 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
         whole[(at, *rest)] = value
         self._write(slots.reshape(-1), whole)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError("an array on disk cannot be had without a copy")
-        whole = np.empty(self.shape, self.dtype)
-        rows = max(1, _AT_ONCE // max(self.nbytes // max(len(self), 1), 1))
-        for start in range(0, len(self), rows):
-            slots = slots_at(self.slots, slice(start, start + rows))
-            whole[start : start + rows] = self._read(slots)
-        return whole if dtype is None else whole.astype(dtype, copy=False)
+    def _part(self, start: int, stop: int) -> np.ndarray:
+        return self._read(slots_at(self.slots, slice(start, stop)))
 
     def reshape(self, *shape: Any) -> np.ndarray:
         """As of an array, all of which is read.
@@ -162,9 +181,6 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         read = [np.asarray(each) if isinstance(each, SlotView) else each for each in inputs]
         return getattr(ufunc, method)(*read, **options)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, on disk)"
 
 
 def slots_at(slots: range, key: Any) -> np.ndarray:

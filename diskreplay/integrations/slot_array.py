@@ -7,13 +7,13 @@ import numpy as np
 
 from diskreplay.errors import InvalidInputError
 from diskreplay.given_numbers import is_integer
+from diskreplay.slot_view import Unread
 
-_AT_ONCE = 64 << 20  # bytes that `__array__` reads at a time
 _ALL = slice(None)
 Read = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-class SlotArray:
+class SlotArray(Unread):
     """Looks like a NumPy array of shape ``(slots, envs, *shape)``, to be read only.
 
     Indexing gives arrays whose memory is their own. Whatever has no transition yet is zeros.
@@ -31,22 +31,7 @@ class SlotArray:
         self, slots: int, envs: int, shape: tuple[int, ...], dtype: np.dtype, read: Read
     ) -> None:
         self._slots, self._envs, self._read = slots, envs, read
-        self.shape, self.dtype = (slots, envs, *shape), np.dtype(dtype)
-
-    @property
-    def ndim(self) -> int:
-        """Axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def nbytes(self) -> int:
-        """What it would take in memory."""
-        return self.size * self.dtype.itemsize
+        self._row, self.dtype = (envs, *shape), np.dtype(dtype)
 
     def __len__(self) -> int:
         return self._slots
@@ -70,19 +55,11 @@ class SlotArray:
             return self._by_axes(key) if all(map(_is_basic, key)) else self._by_elements(key)
         if not all(map(_is_slice, key[:2])) and _has_lists(key) and _picks(key[2:]):
             return self._by_elements(key)
-        chosen = np.arange(self._slots)[key[0] if key else slice(None)]
-        if len(key) < 2:
-            grid = np.repeat(chosen[..., None], self._envs, axis=-1)
-            return self._at(grid, np.broadcast_to(np.arange(self._envs), grid.shape))
-        envs = np.arange(self._envs)[key[1]]
-        if not _is_slice(key[0]) and not _is_slice(key[1]):  # lists go side by side
-            grid, envs = np.broadcast_arrays(chosen, envs)
-        else:
-            grid, envs = np.broadcast_arrays(chosen.reshape(*chosen.shape, *(1,) * envs.ndim), envs)
-        read = self._at(grid, envs)
-        if _is_all(key[2:]):
-            return read
-        return read[(slice(None),) * grid.ndim + key[2:]]
+        grid = self._slots, self._envs
+        slots = np.broadcast_to(np.arange(self._slots)[:, None], grid)[key[:2]]
+        envs = np.broadcast_to(np.arange(self._envs), grid)[key[:2]]
+        read = self._at(slots, envs)
+        return read if _is_all(key[2:]) else read[(_ALL,) * slots.ndim + key[2:]]
 
     def _by_axes(self, key: tuple[Any, ...]) -> np.ndarray:
         """Numbers and slices, among which are ``...`` or new axes: first without these."""
@@ -125,22 +102,13 @@ class SlotArray:
         read = self._read(*where)
         return read if slots.ndim == 1 else read.reshape(*slots.shape, *self.shape[2:])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError("an array on disk cannot be had without a copy")
-        whole = np.empty(self.shape, self.dtype)
-        rows = max(1, _AT_ONCE // max(self.nbytes // max(self._slots, 1), 1))
-        for start in range(0, self._slots, rows):
-            whole[start : start + rows] = self[start : start + rows]
-        return whole if dtype is None else whole.astype(dtype, copy=False)
+    def _part(self, start: int, stop: int) -> np.ndarray:
+        return self[start:stop]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise InvalidInputError(
             "observations are on the disk and cannot be set one by one; use `add`"
         )
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, on disk)"
 
 
 def _is_list(part: Any) -> bool:

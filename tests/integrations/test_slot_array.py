@@ -113,9 +113,9 @@ def test_it_looks_like_an_array(reads):
 
 
 def test_it_is_read_in_parts(monkeypatch, reads):
-    from diskreplay.integrations import slot_array
+    from diskreplay import slot_view
 
     array, found = reads
-    monkeypatch.setattr(slot_array, "_AT_ONCE", 2 * WHOLE[0].nbytes)
+    monkeypatch.setattr(slot_view, "_AT_ONCE", 2 * WHOLE[0].nbytes)
     np.testing.assert_array_equal(np.asarray(array), WHOLE)
     assert found == [6, 6, 6, 3]
