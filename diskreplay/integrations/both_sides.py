@@ -3,7 +3,6 @@ once."""
 
 import threading
 from collections.abc import Callable
-from typing import Self
 
 import numpy as np
 
@@ -15,6 +14,11 @@ Frames = tuple[np.ndarray, int]
 class BothSides(threading.local):
     """The frames of the transitions of a batch, for as long as a block that asks for both sides.
 
+    A context manager: within, frames that both observations of a transition have in common are read
+    once. That is for a batch whose both sides are asked for in the same slots. Both are views of
+    one array then, so this is for code that copies them before anybody may write to them. That
+    array is used again when nobody has a view of it any more.
+
     Each thread has its own. Outside of such a block everybody gets memory of their own.
     """
 
@@ -22,18 +26,8 @@ class BothSides(threading.local):
         self._windows: dict[int, tuple[tuple[bytes, bytes], Frames]] | None = None
         self._memory = ReadMemory()
 
-    def reading(self) -> Self:
-        """Within, frames that both observations of a transition have in common are read once.
-
-        That is for a batch whose both sides are asked for in the same slots. Both are views of one
-        array then, so this is for code that copies them before anybody may write to them. That
-        array is used again when nobody has a view of it any more.
-        """
-        return self
-
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         self._windows = {}
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         self._windows = None

@@ -6,10 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class DiskOptions(NamedTuple):
-    """What a replay buffer on disk can be told beside what the framework says.
-
-    The buffers' docstrings say what they mean.
-    """
+    """What the framework does not say; the buffers' docstrings say what each means."""
 
     path: str | os.PathLike[str] | None = None
     frame_stack: int | Mapping[str, int] = 1

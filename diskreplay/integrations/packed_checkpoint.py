@@ -1,8 +1,9 @@
-"""A checkpoint as one value, for what is pickled with all its rows."""
+"""The checkpoint of a pickle: as one value that has all rows, or one that it refers to."""
 
 from pathlib import Path
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import CheckpointNotFoundError, FormatError
+from diskreplay.store import files
 
 _NAME = "replay_ckpt.embedded"
 
@@ -32,3 +33,12 @@ def unpacked(contents: dict[str, bytes], room: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return directory
+
+
+def check_is_kept(checkpoint: Path, keep: int | None) -> None:
+    """Refuse a pickle whose checkpoint is gone, of which so many are kept."""
+    if not files.is_there(checkpoint):
+        raise CheckpointNotFoundError(
+            f"{checkpoint}: the rows of this pickle are not there any more; keep={keep} says how "
+            "many checkpoints stay, and None keeps all"
+        )

@@ -3,24 +3,22 @@
 import copy
 import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diskreplay.errors import CheckpointNotFoundError
-from diskreplay.integrations.packed_checkpoint import packed, unpacked
+from diskreplay.integrations.packed_checkpoint import check_is_kept, packed, unpacked
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import SharedBuffer, shared
-from diskreplay.store import files, temporary
+from diskreplay.store import temporary
 from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import checkpoints, next_number
 from diskreplay.store.tempfiles import Workspace
 
 if TYPE_CHECKING:
-    from gymnasium import spaces as gym_spaces
-
     from diskreplay.integrations.disk_options import DiskOptions
     from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
 
@@ -29,19 +27,11 @@ _ARRAYS = "actions", "rewards", "dones", "timeouts"
 
 
 class Snapshot:
-    """A checkpoint that is only read, in place of a `SharedBuffer`; removed when it is dropped.
-
-    Parameters
-    ----------
-    path : Path
-        The checkpoint.
-    room : Workspace
-        What it is in.
-    """
+    """A checkpoint that is only read, in place of a `SharedBuffer`; removed, with the `room` that
+    it is in, when it is dropped."""
 
     def __init__(self, path: Path, room: Workspace) -> None:
         self.path, self.buffer = path, open_buffer(path)
-        self.is_open = True
         self._remove = weakref.finalize(self, _remove, room, os.getpid())
 
     def claim(self, pause: Any = None) -> object:
@@ -54,7 +44,6 @@ class Snapshot:
 
     def close(self) -> None:
         """Remove it."""
-        self.is_open = False
         self.buffer.close()
         self._remove()
 
@@ -65,10 +54,7 @@ class Checkpointed:
     # Set by the framework's buffer, or by the class that stands for it.
     buffer_size: int
     n_envs: int
-    action_space: "gym_spaces.Space[Any]"
-    action_dim: int
     # Set by `DiskTransitions`.
-    actions: np.ndarray
     _disk: "DiskOptions"
     _leaves: "list[StackedLeaf]"
     _ring: TransitionRing | None = None  # until there are rows
@@ -76,15 +62,9 @@ class Checkpointed:
     _pos, _full = 0, False
 
     # What `DiskTransitions` has.
-
-    def _look(self) -> None:
-        raise NotImplementedError
-
-    def _make_views(self) -> None:
-        raise NotImplementedError
-
-    def _options_of_buffer(self, padding: "Padding") -> dict[str, Any]:
-        raise NotImplementedError
+    _look: Callable[[], None]
+    _make_views: Callable[[], None]
+    _options_of_buffer: "Callable[[Padding], dict[str, Any]]"
 
     @property
     def checkpoint_dir(self) -> Path | None:
@@ -136,24 +116,15 @@ class Checkpointed:
         restore = getattr(super(), "__setstate__", self.__dict__.update)
         restore(state)
         self._make_views()
-        if saved is None:
-            return
-        shape = self.buffer_size, self.n_envs
-        dtype = np.float32 if self.action_space.dtype == np.float64 else self.action_space.dtype
-        self.actions = np.zeros((*shape, self.action_dim), dtype)
         if isinstance(saved, str):
             self._load(Path(saved))
-            return
-        with self._room() as room:
-            self._load(unpacked(saved, room.path))
+        elif saved is not None:
+            with self._room() as room:
+                self._load(unpacked(saved, room.path))
 
     def _load(self, checkpoint: Path) -> None:
         """Go back to a checkpoint, and to what was in memory."""
-        if not files.is_there(checkpoint):
-            raise CheckpointNotFoundError(
-                f"{checkpoint}: the rows of this pickle are not there any more; keep="
-                f"{self._disk.keep} says how many checkpoints stay, and None keeps all"
-            )
+        check_is_kept(checkpoint, self._disk.keep)
         padding = read_attributes(checkpoint)["stack_padding"]
         handle = shared(self._disk.path, **self._options_of_buffer(padding))
         handle.pause()  # a prefetcher that stays open would be given what the pickle had under way

@@ -26,7 +26,7 @@ from diskreplay.errors import (
 from diskreplay.given_numbers import whole
 from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
-from diskreplay.integrations.slot_array import SlotArray
+from diskreplay.integrations.slot_array import Read, SlotArray
 from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.integrations.transition_rows import rows_for
@@ -47,6 +47,8 @@ class DiskTransitions(Checkpointed):
 
     # Set by the framework's buffer, or by the class that stands for it.
     observation_space: gym_spaces.Space[Any]
+    action_space: gym_spaces.Space[Any]
+    action_dim: int
     obs_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
     handle_timeout_termination: bool
 
@@ -72,9 +74,7 @@ class DiskTransitions(Checkpointed):
             )
         self._is_discrete = isinstance(self.action_space, gym_spaces.Discrete)
         shape = self.buffer_size, self.n_envs
-        dtype: np.dtype = np.dtype(self.action_space.dtype)
-        dtype = np.dtype(np.float32) if dtype == np.float64 else dtype
-        self.actions = np.zeros((*shape, self.action_dim), dtype)
+        self.actions = np.zeros((*shape, self.action_dim), self._action_dtype)
         self.rewards, self.dones, self.timeouts = (np.zeros(shape, np.float32) for _ in range(3))
         self._make_views()
         self._check_place()
@@ -88,12 +88,11 @@ class DiskTransitions(Checkpointed):
             raise InvalidInputError(f"frame_stack: {unknown[0]!r} is no key of {space}")
         for name, frames in each.items():
             each[name] = whole(f"frame_stack[{name!r}]" if name else "frame_stack", frames)
+        axis = self._disk.frame_axis
         return [
-            StackedLeaf(
-                name, part, shapes[name], int(each.get(name, 1)), self._disk.frame_axis
-            )
+            StackedLeaf(name, part, shapes[name], each.get(name, 1), axis)
             for name, part in parts.items()
-        ]  # fmt: skip
+        ]
 
     def _make_views(self) -> None:
         """The two arrays of observations, or dicts of arrays."""
@@ -101,7 +100,7 @@ class DiskTransitions(Checkpointed):
             views = {
                 leaf.name: SlotArray(
                     self.buffer_size, self.n_envs, leaf.shape, leaf.dtype,
-                    _Reading(self, at, following),
+                    _reading(self, at, following),
                 )
                 for at, leaf in enumerate(self._leaves)
             }  # fmt: skip
@@ -196,9 +195,14 @@ class DiskTransitions(Checkpointed):
             **self._of_engine(),
         }
 
+    @property
+    def _action_dtype(self) -> np.dtype:
+        dtype: np.dtype = np.dtype(self.action_space.dtype)
+        return np.dtype(np.float32) if dtype == np.float64 else dtype
+
     def _stored_action_space(self) -> gym_spaces.Space[Any]:
         """Of actions as the framework hands them over: one array of `action_dim` numbers."""
-        space, dtype = self.action_space, self.actions.dtype
+        space, dtype = self.action_space, self._action_dtype
         if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
             return space
         if isinstance(space, gym_spaces.MultiBinary):
@@ -388,7 +392,7 @@ class DiskTransitions(Checkpointed):
     def _reading_both(self) -> AbstractContextManager[Any]:
         """For a block that reads both observations of a batch and copies them."""
         self._look()
-        return nullcontext() if self._ring is None else self._ring.both.reading()
+        return nullcontext() if self._ring is None else self._ring.both
 
     def _observed(self, parts: Any) -> Any:
         """Observations as the framework has them, of those that the buffer on disk gave."""
@@ -429,19 +433,18 @@ class DiskTransitions(Checkpointed):
             values[:] = 0
 
 
-class _Reading:
+def _reading(buffer: DiskTransitions, leaf_at: int, following: bool) -> Read:
     """What a `SlotArray` reads of a buffer; no reference that would keep the buffer alive."""
+    referred = weakref.ref(buffer)
 
-    def __init__(self, owner: DiskTransitions, leaf_at: int, following: bool) -> None:
-        self._owner, self._leaf_at = weakref.ref(owner), leaf_at
-        self._following = following
-
-    def __call__(self, slots: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        owner = self._owner()
+    def read(slots: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        owner = referred()
         if owner is None:
             raise ReferenceError("the replay buffer that these observations are of is gone")
         owner._look()
-        leaf = owner._leaves[self._leaf_at]
+        leaf = owner._leaves[leaf_at]
         if owner._ring is None:
             return np.zeros((len(slots), *leaf.shape), leaf.dtype)
-        return owner._ring.observations(self._leaf_at, slots, envs, following=self._following)
+        return owner._ring.observations(leaf_at, slots, envs, following=following)
+
+    return read

@@ -9,13 +9,12 @@ import h5py
 import numpy as np
 from tianshou.data import Batch
 
-from diskreplay.errors import CheckpointNotFoundError
 from diskreplay.integrations.batch_leaves import set_leaf
-from diskreplay.integrations.packed_checkpoint import packed, unpacked
+from diskreplay.integrations.packed_checkpoint import check_is_kept, packed, unpacked
 from diskreplay.integrations.tianshou_hdf5 import PARTS, write
 from diskreplay.integrations.tianshou_leaves import OPEN, DiskOptions
 from diskreplay.integrations.tianshou_state import SavedBuffer
-from diskreplay.store import files, temporary
+from diskreplay.store import temporary
 from diskreplay.store.listing import next_number
 
 _OURS = {"_rows", "_options", "_meta", "_saved", "_reads_both", "_ahead"}
@@ -88,11 +87,7 @@ class PickledBuffer(SavedBuffer):
         self._share()
 
     def _refer_to(self, checkpoint: Path) -> None:
-        if not files.is_there(checkpoint):
-            raise CheckpointNotFoundError(
-                f"{checkpoint}: the rows of this pickle are not there any more; keep="
-                f"{self._options.keep} says how many checkpoints stay, and None keeps all"
-            )
+        check_is_kept(checkpoint, self._options.keep)
         there = OPEN.get(Path(str(self._options.path)))
         if there is not None and there._slots is not None and not there.slots.closed:
             self._take(self._leaf_rows(there.hand_over(), there.names))

@@ -31,19 +31,10 @@ class TransitionReading:
     def observations(
         self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, *, following: bool
     ) -> np.ndarray:
-        """What agents saw, or what it led to; zeros where a slot has no transition.
+        """What agents saw, or what it led to, of shape (batch, *leaf.shape); zeros where a slot has
+        no transition. Memory of its own, but within `both`.
 
-        Parameters
-        ----------
-        leaf_at : int
-        slots, envs : ndarray of int64, shape (batch,)
-            Slots from 0 on.
-        following : bool
-
-        Returns
-        -------
-        ndarray, shape (batch, *leaf.shape)
-            Memory of its own, but within ``both.reading()``.
+        Slots and envs are int64, of shape (batch,) and from 0 on.
         """
         leaf = self.leaves[leaf_at]
         if leaf.stack > 1 and self.both.is_reading:  # of vectors it would cost more than it saves
@@ -57,21 +48,12 @@ class TransitionReading:
         observations = leaf.joined(windows)
         if not following or leaf.stack == 1 or not blind:
             return observations
-        shape = -1, *(1,) * len(leaf.shape)
-        return np.where(
-            self._blind[slots, envs].reshape(shape), leaf.dtype.type(0), observations
-        )  # fmt: skip
+        blind_ones = self._blind[slots, envs].reshape(-1, *(1,) * len(leaf.shape))
+        return np.where(blind_ones, leaf.dtype.type(0), observations)
 
     def both_observations(self, slots: np.ndarray, envs: np.ndarray, room: np.ndarray) -> None:
-        """What agents saw, and what it led to, of the only leaf.
-
-        Parameters
-        ----------
-        slots, envs
-            As for `observations`.
-        room : ndarray, shape (2, batch, *leaf.shape)
-            Where they go.
-        """
+        """What agents saw, and what it led to, of the only leaf, go into `room`, an array of shape
+        (2, batch, *leaf.shape)."""
         leaf = self.leaves[0]
         stacks = room.reshape(2, len(slots), leaf.stack, *leaf.frame_shape)
         ids, tips, blind = self._ids(leaf, slots, envs, 1 - leaf.stack, 1)

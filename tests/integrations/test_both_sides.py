@@ -23,7 +23,7 @@ def test_within_a_block_the_same_slots_are_read_once(both):
         return np.zeros(1), len(reads)
 
     assert not both.is_reading
-    with both.reading():
+    with both:
         assert both.is_reading
         first = both.windows(0, SLOTS, ENVS, read)
         assert both.windows(0, SLOTS.copy(), ENVS.copy(), read) is first
@@ -32,7 +32,7 @@ def test_within_a_block_the_same_slots_are_read_once(both):
         assert both.windows(0, SLOTS + 1, ENVS + 1, read) is not first
         assert len(reads) == 4
     assert not both.is_reading
-    with both.reading():
+    with both:
         both.windows(0, SLOTS + 1, ENVS + 1, read)
     assert len(reads) == 5
 
@@ -45,7 +45,7 @@ def test_outside_of_a_block_everybody_has_memory_of_their_own(both):
 
 def test_memory_is_used_again_when_nobody_looks_at_it(both):
     shape = (1000, 1000)
-    with both.reading():
+    with both:
         room = both.room(shape, np.dtype("u1"))
         address, view = room.ctypes.data, room[3:]
         del room
@@ -55,7 +55,7 @@ def test_memory_is_used_again_when_nobody_looks_at_it(both):
 
 def test_each_thread_has_its_own(both):
     seen = []
-    with both.reading():
+    with both:
         thread = threading.Thread(target=lambda: seen.append(both.is_reading))
         thread.start()
         thread.join()
@@ -64,6 +64,6 @@ def test_each_thread_has_its_own(both):
 
 
 def test_an_error_ends_the_block(both):
-    with pytest.raises(ZeroDivisionError), both.reading():
+    with pytest.raises(ZeroDivisionError), both:
         raise ZeroDivisionError
     assert not both.is_reading
