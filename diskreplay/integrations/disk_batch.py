@@ -163,17 +163,9 @@ class LeafRows:
         return self._next.copy()
 
     def added(self, lane: int, first: int, mark: int) -> tuple[int, bool]:
-        """How many of the rows of a lane are there that are new since `mark`, and whether these are
-        all that were numbered. The numbers of others are free again.
-
-        Parameters
-        ----------
-        lane : int
-        first : int
-            The place in the lane that the first one was for.
-        mark : int
-            Of `marks`.
-        """
+        """How many of the rows of a lane are there that are new since `mark`, one of `marks`, and
+        whether these are all that were numbered. The first one was for the place `first` in the
+        lane. The numbers of others are free again."""
         if self._slots is None or self._slots.closed:
             return 0, False
         offset, size = int(self._offsets[lane]), int(self._slots.sizes[lane])
@@ -320,12 +312,11 @@ def _once(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Slots that may be named more than once, each once: of these a leaf has one value, in the
     order of their numbers."""
-    named, inverse = np.unique(slots, return_inverse=True)
+    # From the end: how many come after the last one of each.
+    named, behind = np.unique(slots.reshape(-1)[::-1], return_index=True)
     if len(named) == slots.size:
         return slots, staged
-    last = np.empty(len(named), np.intp)
-    last[inverse.reshape(-1)] = np.arange(slots.size)
-    order = np.argsort(last)  # rows are numbered as they were added
+    order = np.argsort(-behind)  # rows are numbered as they were added
     return named[order], {name: values[order] for name, values in staged.items()}
 
 
@@ -367,12 +358,11 @@ class DiskBatch(Batch):
         self._rows.whole(self, slots_at(self._range, index), set_all)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return in_memory, (dict(_arrays(self)),)
-
-
-def _arrays(batch: Batch) -> Iterator[tuple[str, Any]]:
-    for path, value in leaves(batch):
-        yield path, np.asarray(value) if isinstance(value, SlotView) else value
+        arrays = {
+            path: np.asarray(value) if isinstance(value, SlotView) else value
+            for path, value in leaves(self)
+        }
+        return in_memory, (arrays,)
 
 
 def in_memory(values: Mapping[str, Any]) -> Batch:

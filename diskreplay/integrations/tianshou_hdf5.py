@@ -21,18 +21,11 @@ _CHUNK = 256 << 10  # bytes; those under way are in memory
 def write(
     file: h5py.File, state: Mapping[str, Any], meta: Batch, compression: str | None = None
 ) -> None:
-    """Write a buffer as Tianshou's `save_hdf5` does, and read its rows on disk some at a time.
+    """Write a buffer into an empty file as Tianshou's `save_hdf5` does, and read its rows on disk
+    some at a time.
 
-    Parameters
-    ----------
-    file : h5py.File
-        An empty one.
-    state : dict
-        All attributes but `_meta`. The buffers among them have rows of their own in the file, as
-        they have in Tianshou's.
-    meta : Batch
-    compression : str, optional
-        As h5py calls it.
+    `state` has all attributes but `_meta`. The buffers among them have rows of their own in the
+    file, as they have in Tianshou's.
 
     Raises
     ------

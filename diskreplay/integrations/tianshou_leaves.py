@@ -32,10 +32,8 @@ OPEN: "weakref.WeakValueDictionary[Path, LeafRows]" = weakref.WeakValueDictionar
 
 
 class DiskOptions(NamedTuple):
-    """What a replay buffer on disk can be told beside what Tianshou says.
-
-    The buffers' docstrings say what they mean.
-    """
+    """What a buffer on disk can be told beside what Tianshou says; `DiskReplayBuffer` says what
+    each means."""
 
     path: str | os.PathLike[str] | None = None
     min_bytes: int = 1024
@@ -121,9 +119,6 @@ class LeavesOnDisk(ReplayBuffer):
     def _found(self) -> None:
         """Know what a store has that was reopened."""
 
-    def _sizes(self) -> list[int]:
-        return [part.maxsize for _, part in self._parts()]
-
     def _parts(self) -> list[tuple[int, ReplayBuffer]]:
         """The buffers of this one, and the first index of each."""
         buffers = self.__dict__.get("buffers")
@@ -152,8 +147,9 @@ class LeavesOnDisk(ReplayBuffer):
                         f"{chosen[0]!r:.60} and {chosen[1]!r:.60}; one of the two has to do"
                     )
             compressor = {names[path]: chosen for path, chosen in compressor.items()}
+        sizes = [part.maxsize for _, part in self._parts()]
         return Slots(
-            path or options.path, fields, self._sizes(), next_of=next_of, stack=stack,
+            path or options.path, fields, sizes, next_of=next_of, stack=stack,
             min_bytes=max(options.min_bytes, _LEAST_BYTES), compressor=compressor,
             weighted=isinstance(self, PrioritizedReplayBuffer),
             notes={NOTE: {"leaves": dict(names)}},
@@ -210,8 +206,7 @@ class LeavesOnDisk(ReplayBuffer):
     def _warn_of_memory(self) -> None:
         """Name the leaves that are in memory alone, each of them once."""
         said = self._there.in_memory
-        new = [path for path, _ in leaves(self._meta) if path not in self._there.names]
-        new = [path for path in new if path not in said]
+        new = [path for path in self._memory() if path not in said]
         said.update(new)
         if new:
             warnings.warn(
@@ -258,8 +253,8 @@ class LeavesOnDisk(ReplayBuffer):
                     first = int(slots.offsets[lane])
                     for start in range(0, len(course.order), _AT_ONCE):
                         part = slice(start, start + _AT_ONCE)
-                        at, came_next = course.order[part], np.arange(start, start + _AT_ONCE)
-                        came_next = came_next[: len(at)]
+                        at = course.order[part]
+                        came_next = start + np.arange(len(at))
                         values = self._cut_rows(slots, at, course.missing[part])
                         fresh.put(first + came_next, {**values, NUMBER: 1 + came_next})
                         if isinstance(self, PrioritizedReplayBuffer):

@@ -60,16 +60,16 @@ class SavedBuffer(LeavesOnDisk):
     def _found(self) -> None:
         """Know what a store has that was reopened; episodes that were under way are over."""
         self._restore_generators()
+        counted = np.zeros(self.maxsize, np.bool_)
         for lane, (_, part) in enumerate(self._parts()):
-            order = self._there.order(lane) - int(self._there.slots.offsets[lane])
+            slots = self._there.order(lane)
+            counted[slots] = True
+            order = slots - int(self._there.slots.offsets[lane])
             part._size = len(order)
             last = int(order[-1]) if len(order) else -1
             part._insertion_idx = part._ep_start_idx = (last + 1) % part.maxsize
             part.last_index = np.array([max(last, 0)])
             part._ep_return, part._ep_len = 0.0, 0
-        counted = np.zeros(self.maxsize, np.bool_)
-        for lane in range(len(self._parts())):
-            counted[self._there.order(lane)] = True
         self._know_parts(counted)
         cut_unfinished(self)
 
@@ -106,8 +106,6 @@ class SavedBuffer(LeavesOnDisk):
         self._restore_generators()
         # Tianshou's reset leaves weights as they are, and the saved run had them.
         self._know_parts(self._there.slots.used)
-        if "buffers" not in self.__dict__:
-            self.last_index = np.array([saved["parts"][0][2]])
 
     # -- an `add` that fails
 
