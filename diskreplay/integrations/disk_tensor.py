@@ -1,6 +1,7 @@
 """A tensor without memory: what is looked at is read from the disk, what is assigned goes there."""
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -146,9 +147,11 @@ def _record_dim(tensor: DiskTensor, dim: int, more: int = 0) -> int | None:
     return dim if dim < tensor._slots.ndim + more else None
 
 
-def _along(func: Any, tensor: DiskTensor, dim: int = 0, *args: Any, **kwargs: Any) -> Any:
-    """Views along one record axis: the same of its slots."""
-    found = _record_dim(tensor, dim)
+def _along(
+    func: Any, tensor: DiskTensor, dim: int = 0, *args: Any, more: int = 0, **kwargs: Any
+) -> Any:
+    """Views along one record axis, of which they have `more`: the same of its slots."""
+    found = _record_dim(tensor, dim, more)
     if found is None:
         return NotImplemented
     return _wrap(tensor, func(tensor._slots, found, *args, **kwargs))
@@ -157,11 +160,6 @@ def _along(func: Any, tensor: DiskTensor, dim: int = 0, *args: Any, **kwargs: An
 def _split(func: Any, tensor: DiskTensor, size: Any, dim: int = 0) -> Any:
     found = _record_dim(tensor, dim)
     return NotImplemented if found is None else _wrap(tensor, func(tensor._slots, size, found))
-
-
-def _unsqueeze(func: Any, tensor: DiskTensor, dim: int) -> Any:
-    found = _record_dim(tensor, dim, 1)
-    return NotImplemented if found is None else _wrap(tensor, func(tensor._slots, found))
 
 
 def _transpose(func: Any, tensor: DiskTensor, one: int, other: int) -> Any:
@@ -287,7 +285,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.squeeze.dim: _along,
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split,
-    aten.unsqueeze.default: _unsqueeze,
+    aten.unsqueeze.default: functools.partial(_along, more=1),
     aten.transpose.int: _transpose,
     aten.permute.default: _permute,
     aten.view.default: _view,

@@ -10,16 +10,11 @@ _MOST_BYTES = 64 << 20  # more is no batch, and not kept
 
 
 class ReadMemory:
-    """Arrays to read into, which are used again.
+    """Arrays to read into, each with room for so many of a batch, which are used again.
 
     A batch of frames is so large that the C library fetches fresh pages for it each time, which may
     take longer than to fill them. An array is free again when nobody has a view of it; the last
     three are remembered.
-
-    Parameters
-    ----------
-    arrays : int
-        How many, of a batch, one of them has room for.
     """
 
     def __init__(self, arrays: int = 1) -> None:

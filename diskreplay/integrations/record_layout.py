@@ -159,16 +159,8 @@ class RecordLayout:
     def rows(
         self, slots: np.ndarray, columns: Columns, tip: Columns | None
     ) -> dict[str, np.ndarray]:
-        """The columns for `ReplayBuffer.extend`.
-
-        Parameters
-        ----------
-        slots : ndarray of int64, shape (records,)
-        columns : dict of str to ndarray, shape (records, *shape)
-            One for each leaf.
-        tip : dict of str to ndarray, shape (1, *shape), optional
-            The record whose row is the newest one, if it is one.
-        """
+        """The columns for `ReplayBuffer.extend`, made of one of shape (records, *shape) for each
+        leaf. `tip` is the record whose row is the newest one, if it is one."""
         made = self._chained(slots, columns, tip) if self._chains else {**columns, SLOT: slots}
         rows = len(made[SLOT])
         if _NOTHING in self.fields:
@@ -209,21 +201,9 @@ class RecordLayout:
         return self._pairs.get(name)
 
     def both(self, name: str, rows: np.ndarray, back: np.ndarray | None) -> np.ndarray | None:
-        """Rows of frames of which both leaves of a `pair` consist, as `take_both` reads them.
-
-        Parameters
-        ----------
-        name : str
-            Of the first one.
-        rows : ndarray of int64, shape (records,)
-        back : ndarray of uint8, shape (records,), optional
-            As for `window`.
-
-        Returns
-        -------
-        ndarray of int64, shape (n, width), or None
-            None where records do not slide.
-        """
+        """Rows of frames of which both leaves of a `pair` consist, as `take_both` reads them: of
+        shape (n, width), or None where records do not slide. `name` is the first leaf's; `rows` and
+        `back` are as for `window`, of one axis."""
         stack, nothing = self.leaves[name].stack, rows < 0
         if back is not None and not ((back == 1) | nothing).all():
             return None
@@ -242,14 +222,6 @@ class RecordLayout:
     def window(
         self, name: str, rows: np.ndarray, back: np.ndarray | None
     ) -> tuple[str, np.ndarray]:
-        """The field that has a leaf, and the rows of its frames.
-
-        Parameters
-        ----------
-        name : str
-        rows : ndarray of int64, any shape
-            Those of records; -1 for none.
-        back : ndarray of uint8, of the same shape
-            As for `FrameChains.window`.
-        """
+        """The field that has a leaf, and the rows of its frames in records with these rows, -1 for
+        none; `back` is as for `FrameChains.window`."""
         return self._chains.window(name, rows, back) or (name, rows)

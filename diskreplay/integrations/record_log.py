@@ -246,15 +246,9 @@ class RecordLog:
     def put(
         self, slots: np.ndarray, columns: Mapping[str, np.ndarray], moves: bool = False
     ) -> None:
-        """Write records; of a slot that is named twice the last counts.
-
-        Parameters
-        ----------
-        slots : ndarray of int64, shape (records,)
-        columns : dict of str to ndarray, shape (records, *shape)
-            One for each leaf of the layout.
-        moves : bool
-            Whether the last one is the `cursor` from now on.
+        """Write records, with a column of shape (records, *shape) for each leaf of the layout; of
+        a slot that is named twice the last counts. `moves` is whether the last one is the `cursor`
+        from now on.
 
         Raises
         ------
@@ -329,16 +323,8 @@ class RecordLog:
     # -- reading
 
     def check(self, slots: np.ndarray) -> None:
-        """Refuse records that a repair has set aside, and in whose slots nothing was written since.
-
-        Parameters
-        ----------
-        slots : ndarray of int64, any shape
-
-        Raises
-        ------
-        CorruptSegmentError
-        """
+        """Refuse records that a repair has set aside, and in whose slots nothing was written
+        since, by a `CorruptSegmentError`."""
         gone = np.unique(slots[self.missing[slots]])
         if len(gone):
             raise CorruptSegmentError(
@@ -347,18 +333,8 @@ class RecordLog:
             )
 
     def read(self, name: str, slots: np.ndarray) -> np.ndarray:
-        """One leaf of the records in these slots; zeros where nothing was written.
-
-        Parameters
-        ----------
-        name : str
-        slots : ndarray of int64, any shape
-
-        Returns
-        -------
-        ndarray, shape (*slots.shape, *shape)
-            A copy.
-        """
+        """One leaf of the records in these slots, of shape (*slots.shape, *shape); a copy, with
+        zeros where nothing was written."""
         leaf = self.layout.leaves[name]
 
         def read(rows: np.ndarray, back: np.ndarray | None) -> np.ndarray:
@@ -370,19 +346,9 @@ class RecordLog:
         return self._read(slots, read)
 
     def read_both(self, name: str, slots: np.ndarray) -> np.ndarray | None:
-        """As `read`, of two leaves that share frames, each of which is read once.
-
-        Parameters
-        ----------
-        name : str
-            The first of a `RecordLayout.pair`.
-        slots : ndarray of int64, any shape
-
-        Returns
-        -------
-        ndarray, shape (2, *slots.shape, *shape), or None
-            None where they have to be read one by one.
-        """
+        """As `read`, of the two leaves of a `RecordLayout.pair`, of which `name` is the first: of
+        shape (2, *slots.shape, *shape), each frame read once. None where they have to be read one
+        by one."""
         leaf = self.layout.leaves[name]
 
         def read(rows: np.ndarray, back: np.ndarray | None) -> np.ndarray | None:

@@ -109,14 +109,8 @@ class RecordShelf:
     # -- reading
 
     def check(self, index: Any, length: int) -> None:
-        """Refuse records that a repair has set aside, see `RecordLog.check`.
-
-        Parameters
-        ----------
-        index : int, slice, Tensor, ...
-            Along the record axes, of which the first one is so long.
-        length : int
-        """
+        """Refuse records that a repair has set aside, see `RecordLog.check`. The index is along the
+        record axes, of which the first one has this length."""
         if self.log.lost:
             self.log.check(self.slots[:length][index].numpy())
 
@@ -191,12 +185,8 @@ class RecordShelf:
     def together(self, slots: np.ndarray, moves: bool) -> Iterator[None]:
         """What is written to leaves within goes to the disk at the end, or not at all.
 
-        Parameters
-        ----------
-        slots : ndarray of int64, shape (records,)
-            Those that are written, each once.
-        moves : bool
-            Whether the storage's cursor moves.
+        `slots`, int64 of shape (records,), are those that are written, each once; `moves` is
+        whether the storage's cursor moves.
         """
         with self._lock:
             where = torch.from_numpy(slots)
@@ -214,17 +204,8 @@ class RecordShelf:
                 self._staged = None
 
     def put(self, slots: np.ndarray, values: Mapping[str, torch.Tensor], moves: bool) -> None:
-        """Write whole records: what `together` does, where all leaves are at hand.
-
-        Parameters
-        ----------
-        slots : ndarray of int64, shape (records,)
-            Each once.
-        values : dict of str to Tensor, shape (records, *shape)
-            One for each leaf, of its dtype.
-        moves : bool
-            Whether the storage's cursor moves.
-        """
+        """Write whole records, each slot once: what `together` does, where all leaves are at hand,
+        of their dtypes and of shape (records, *shape)."""
         with self._lock:
             kept = {name: _apart(values[name].to(self.device), memory)
                     for name, memory in self.memory.items()}  # fmt: skip

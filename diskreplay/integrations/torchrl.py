@@ -176,7 +176,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         layout = RecordLayout(leaves, self._next_of)
         tree = None if is_td else pytree.treespec_dumps(pytree.tree_structure(data))
         if is_td:
-            super()._init_standard(data.exclude(*map(key, layout.leaves.values())))
+            super()._init_standard(others(data, layout))
             if not self._storage.is_empty():
                 warnings.warn(
                     f"{list(self._storage.keys(True, True))}: ragged leaves, and what is no "
@@ -362,7 +362,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             _MEMORY: lambda path: torch.save({"leaves": leaves, "len": length}, path),
         }
         if is_tensor_collection(self._storage):
-            rest = others(self._storage, shelf)
+            rest = others(self._storage, shelf.log.layout)
             if not rest.is_empty():
                 attached[_OTHERS] = lambda path: rest.consolidate(path)
         return shelf.log.save(directory, number, attached, keep)
@@ -431,8 +431,8 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         if self._shelf is not None:  # its leaves are found by its path
-            is_td = is_tensor_collection(self._storage)
-            state["_storage"] = others(self._storage, self._shelf) if is_td else None
+            layout, is_td = self._shelf.log.layout, is_tensor_collection(self._storage)
+            state["_storage"] = others(self._storage, layout) if is_td else None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

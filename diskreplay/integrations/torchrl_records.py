@@ -14,8 +14,8 @@ from torchrl.data import RoundRobinWriter
 from diskreplay.errors import DtypeError, InvalidInputError, SchemaError, ShapeError
 from diskreplay.frame_chains import MOST_FRAMES, stacks
 from diskreplay.given_numbers import whole
-from diskreplay.integrations.record_layout import Leaf
-from diskreplay.integrations.record_shelf import DiskLeaf, RecordShelf, stored_dtype
+from diskreplay.integrations.record_layout import Leaf, RecordLayout
+from diskreplay.integrations.record_shelf import RecordShelf, stored_dtype
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.store.format import read_attributes
 
@@ -96,9 +96,9 @@ def key(leaf: Leaf) -> Any:
     return leaf.key if len(leaf.key) > 1 else leaf.key[0]
 
 
-def others(storage: Any, shelf: RecordShelf) -> Any:
+def others(data: Any, layout: RecordLayout) -> Any:
     """The leaves that are in memory only."""
-    return storage.exclude(*map(key, shelf.log.layout.leaves.values()))
+    return data.exclude(*map(key, layout.leaves.values()))
 
 
 def described(
@@ -164,25 +164,17 @@ def _plain_items(data: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 
 def check(data: Any, shelf: RecordShelf, storage: Any, axes: int) -> None:
-    """Refuse leaves that are others than those of the first record.
-
-    `data` has so many record axes.
-
-    Raises
-    ------
-    InvalidInputError, ShapeError, DtypeError
-    """
+    """Refuse leaves that are others than those of the first record; `data` has so many record
+    axes."""
     if isinstance(data, LazyStackedTensorDict):
         for part in data.tensordicts:
             check(part, shelf, storage, axes - 1)
         return
-    known = {leaf.key: name for name, leaf in shelf.log.layout.leaves.items()}
     for key, value in items(data):
-        name = known.get(key)
-        if name is None:
-            _check_new(key, value, storage, axes, known)
+        leaf = shelf.leaves.get(key)
+        if leaf is None:
+            _check_new(key, value, storage, axes, shelf.leaves)
             continue
-        leaf = DiskLeaf(shelf, name)
         if value.dtype != leaf.dtype:
             raise DtypeError(f"storage: {key}: {leaf.dtype} expected, found {value.dtype}")
         if tuple(value.shape[value.ndim - len(leaf.shape) :]) != leaf.shape:

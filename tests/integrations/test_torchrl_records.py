@@ -134,12 +134,8 @@ def test_records_that_have_all_leaves_and_nothing_else(is_one):
     assert records.whole_records({"seen": given["seen"]}, shelf, is_one) is None
 
 
-def test_leaves_that_are_not_those_of_the_first_record(monkeypatch):
+def test_leaves_that_are_not_those_of_the_first_record():
     shelf, storage = shelf_of(record(3)), record(3, known=torch.zeros(3, 2000))
-    monkeypatch.setattr(
-        records, "DiskLeaf",
-        lambda shelf, name: next(leaf for leaf in shelf.leaves.values() if leaf.name == name),
-    )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         records.check(record(2), shelf, storage, 1)
