@@ -48,17 +48,8 @@ def resets_again(env: Any) -> bool:
 def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[Any]:
     """Refuse an environment of another number of envs, or with other actions, than the buffer.
 
-    Parameters
-    ----------
-    name : str
-        Of the recorder, for errors.
-    env : gymnasium.Env or gymnasium.vector.VectorEnv
-    buffer : ReplayBuffer
-
-    Returns
-    -------
-    gymnasium.Space
-        The observation space of one env, for others to compare.
+    `name` is the recorder's, for errors. Returned is the observation space of one env, for others
+    to compare.
 
     Raises
     ------
@@ -97,15 +88,10 @@ def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[
 
 
 def describe(env: Any) -> dict[str, Any]:
-    """What a store should say of the environment that its rows come from, as far as it can be had.
-
-    Returns
-    -------
-    dict
-        ``env_id``; ``env_spec``, Gymnasium's own JSON of it, wrappers included; ``env_kwargs``,
-        those of ``gymnasium.make`` that are JSON; ``action_meanings``, as ALE's environments have
-        them; ``gymnasium_version``.
-    """
+    """What a store should say of the environment that its rows come from, as far as it can be had:
+    ``env_id``; ``env_spec``, Gymnasium's own JSON of it, wrappers included; ``env_kwargs``, those
+    of ``gymnasium.make`` that are JSON; ``action_meanings``, as ALE's environments have them;
+    ``gymnasium_version``."""
     found: dict[str, Any] = {}
     spec = _spec(env)
     if spec is not None:

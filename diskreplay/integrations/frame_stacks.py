@@ -82,19 +82,9 @@ class FrameStacks:
             )
 
     def check_first(self, parts: Sequence[Any], begun: np.ndarray | None = None) -> None:
-        """Refuse the first observations of episodes if the buffer would make others.
-
-        Parameters
-        ----------
-        parts : sequence of array_like
-            The leaves of an observation, with an env axis if there is `begun`.
-        begun : ndarray of bool, shape (num_envs,), optional
-            The envs whose episode begins with it.
-
-        Raises
-        ------
-        SchemaError
-        """
+        """Refuse the first observations of episodes, by a `SchemaError`, if the buffer would make
+        others. The leaves have an env axis if there is `begun`, the envs whose episode begins with
+        them."""
         for name, part, axis in zip(self._names, parts, self.axes, strict=True):
             if axis is None:
                 continue
@@ -119,8 +109,7 @@ class FrameStacks:
             )
 
     def _refuse(self, what: str) -> None:
-        other = "zero" if self._repeats else "reset"
-        mine = "reset" if self._repeats else "zero"
+        mine, other = ("reset", "zero") if self._repeats else ("zero", "reset")
         raise SchemaError(
             f"{what}, and the buffer has stack_padding={mine!r}: {_NEVER_SEEN}; make the buffer "
             f"with stack_padding={other!r}, or the environment with "

@@ -22,13 +22,7 @@ _DEPTH = 100  # of what is nested; Python's pickler has an end, which depends on
 
 
 def check_plain(where: str, value: Any) -> None:
-    """Refuse what `torch.load` would not take with ``weights_only=True``.
-
-    Parameters
-    ----------
-    where : str
-        What it is, for the error.
-    value : object
+    """Refuse what `torch.load` would not take with ``weights_only=True``; `where` says what it is.
 
     Raises
     ------

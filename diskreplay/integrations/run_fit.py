@@ -15,18 +15,9 @@ from diskreplay.integrations.generator_states import kind_of, state_of
 def parameters_of(optimizers: Mapping[str, Any], modules: Mapping[str, Any]) -> dict[str, Any]:
     """Which parameters each optimizer has, in the order in which it numbers their states.
 
-    Parameters
-    ----------
-    optimizers : dict of str to object
-        What is no `torch.optim.Optimizer`, a schedule say, is left out.
-    modules : dict of str to torch.nn.Module
-        They give the parameters their names.
-
-    Returns
-    -------
-    dict of str to list of list
-        Of each group of parameters their names, shapes and dtypes. A parameter of no module has
-        None for a name.
+    Of each group of parameters their names, which the modules give them, shapes and dtypes. A
+    parameter of no module has None for a name. What is no `torch.optim.Optimizer`, a schedule say,
+    is left out.
     """
     names = {
         id(parameter): f"{name}.{key}"
@@ -52,16 +43,8 @@ def check_fit(
     generators: Mapping[str, Any],
     rng: Sequence[str],
 ) -> None:
-    """Refuse what cannot be given to the modules, optimizers and generators of a run.
-
-    Parameters
-    ----------
-    path : Path
-        The checkpoint, for the error.
-    agent : dict
-        What its `agent.pt` has.
-    modules, optimizers, generators, rng
-        As of `RunState`.
+    """Refuse what cannot be given to the modules, optimizers and generators of a run: `agent` is
+    what the `agent.pt` of the checkpoint at `path` has.
 
     Raises
     ------

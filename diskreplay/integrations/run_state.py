@@ -317,7 +317,8 @@ class RunState:
     def _find(self, directory: Path, number: int | str | None) -> Checkpoint | None:
         mine = [each for each in checkpoints(directory) if each.name == self._buffer.name]
         if number is None:
-            return max((e for e in mine if e.number is not None), key=_number, default=None)
+            numbered = [each for each in mine if each.number is not None]
+            return max(numbered, key=lambda each: each.number or 0, default=None)
         for each in mine:
             if each.suffix == str(number):
                 return each
@@ -344,9 +345,8 @@ class RunState:
         except Exception as error:  # whatever it makes of bytes that others wrote
             raise CorruptCheckpointError(f"{path}: it cannot be read: {error!r}") from error
         foreign = f"{path}: it was written by something else than RunState"
-        if not isinstance(agent, dict) or agent.keys() - {"parameters"} != _PARTS:
-            raise InvalidInputError(foreign)
-        if not all(isinstance(part, dict) for part in agent.values()):
+        is_ours = isinstance(agent, dict) and agent.keys() - {"parameters"} == _PARTS
+        if not is_ours or not all(isinstance(part, dict) for part in agent.values()):
             raise InvalidInputError(foreign)
         try:
             mine = self._modules, self._optimizers, self._generators, self._rng
@@ -432,10 +432,6 @@ def _global_generators(names: Iterable[str]) -> dict[str, Any]:
         for name in names
         for number, each in enumerate(found[name])
     }
-
-
-def _number(checkpoint: Checkpoint) -> int:
-    return checkpoint.number or 0
 
 
 def _copied(value: Any) -> Any:

@@ -53,13 +53,8 @@ def to_torch(
 
 
 def placed(arrays: Any, move: Callable[[np.ndarray], torch.Tensor]) -> Any:
-    """Arrays in dicts and tuples as tensors elsewhere; what several of them show is moved once.
-
-    Parameters
-    ----------
-    move : callable
-        Takes an array there.
-    """
+    """Arrays in dicts and tuples as tensors elsewhere, where `move` takes them; what several of
+    them show is moved once."""
     bases: dict[int, tuple[np.ndarray, int]] = {}
     for array in arrays_in(arrays):
         base = _base(array)

@@ -46,12 +46,7 @@ class Tip:
 
     def goes_on(self, seen: np.ndarray, following: np.ndarray) -> bool:
         """Whether all envs go on from here: `seen` is this, bit for bit, and the older frames of
-        `following` are the newer ones of `seen`.
-
-        Parameters
-        ----------
-        seen, following : ndarray of the leaf's dtype, shape (num_envs, *leaf.shape)
-        """
+        `following` are the newer ones of `seen`. Both are of the leaf's dtype."""
         if self._whole is None:
             try:
                 one, other = np.frombuffer(seen, _WORDS), np.frombuffer(following, _WORDS)

@@ -129,7 +129,6 @@ class TransitionRing(TransitionReading):
 
         Parameters
         ----------
-        slot : int
         observations, following : list of ndarray, each of shape (num_envs, *leaf.shape)
             For each leaf what the agents saw, and what their actions led to.
         actions : ndarray, shape (num_envs, ...)
@@ -199,21 +198,10 @@ class TransitionRing(TransitionReading):
         extras: Mapping[str, Any] = _NOTHING, *, is_fitted: bool = False,
     ) -> bool:  # fmt: skip
         """`add` for a step in the middle of the episode of the only env, without an array of one
-        element for each question.
+        element for each question; False, and nothing was done, if it is something else.
 
-        Parameters
-        ----------
-        slot : int
-        observation, following : ndarray of the leaf's dtype, shape (1, *leaf.shape)
-        action, reward, extras
-            As `ReplayBuffer.add` takes them.
-        is_fitted : bool
-            Whether they are as `ReplayBuffer.put_row` takes them, and there are no extras.
-
-        Returns
-        -------
-        bool
-            False, and nothing was done, if it is something else.
+        Observations are of the leaf's dtype, and of shape (1, *leaf.shape). What `is_fitted` is as
+        `ReplayBuffer.put_row` takes it, without extras; else it is as `ReplayBuffer.add` takes it.
         """
         tip = self._tips[0]
         if not (self._is_one and self._open.item(0) and tip.goes_on(observation, following)):
@@ -356,11 +344,6 @@ class TransitionRing(TransitionReading):
 
         Those whose observations are all there; so many of each env as every env has.
 
-        Parameters
-        ----------
-        names : sequence of str
-            Fields of the store that are wanted of them.
-
         Returns
         -------
         pos : int
@@ -369,6 +352,7 @@ class TransitionRing(TransitionReading):
         slots : ndarray of int64, shape (transitions,)
             Oldest first.
         columns : dict of str to ndarray, each of shape (transitions, num_envs, ...)
+            The fields of these names.
         """
         self.forget()
         buffer = self.buffer

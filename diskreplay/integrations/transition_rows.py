@@ -25,13 +25,7 @@ def rows_for(buffer_size: int, stack: int) -> int:
 
 
 def complete_transitions(buffer: ReplayBuffer, longest: int) -> tuple[list[Complete], int]:
-    """The transitions whose observations are all there.
-
-    Parameters
-    ----------
-    buffer : ReplayBuffer
-    longest : int
-        Frames in the longest stack.
+    """The transitions whose observations are all there, of stacks of at most `longest` frames.
 
     Returns
     -------
@@ -63,17 +57,8 @@ def lead_in(
     """The columns, for `ReplayBuffer.extend`, of a step whose stack goes back further.
 
     Its older frames are rows that hold only an observation, then comes the step, and behind it the
-    frame that the episode ended with, if it did.
-
-    Parameters
-    ----------
-    fields : mapping
-        Of the store, by name.
-    leaves : sequence of StackedLeaf
-    seen : sequence of ndarray, each of shape leaf.shape
-    ends : sequence of ndarray, each of shape leaf.frame_shape, optional
-    action, reward, done, truncated
-        Of the step.
+    frame that the episode ended with, if it did. For each leaf `seen` has an array of leaf.shape,
+    and `ends` one of leaf.frame_shape. `fields` are the store's.
     """
     older = max(leaf.stack for leaf in leaves) - 1
     rows = older + 1 + (ends is not None)
