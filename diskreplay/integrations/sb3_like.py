@@ -74,7 +74,7 @@ class DiskTransitions(Checkpointed):
             )
         self._is_discrete = isinstance(self.action_space, gym_spaces.Discrete)
         shape = self.buffer_size, self.n_envs
-        self.actions = np.zeros((*shape, self.action_dim), self._action_dtype)
+        self.actions = np.zeros((*shape, self.action_dim), _dtype_of(self.action_space))
         self.rewards, self.dones, self.timeouts = (np.zeros(shape, np.float32) for _ in range(3))
         self._make_views()
         self._check_place()
@@ -195,14 +195,9 @@ class DiskTransitions(Checkpointed):
             **self._of_engine(),
         }
 
-    @property
-    def _action_dtype(self) -> np.dtype:
-        dtype: np.dtype = np.dtype(self.action_space.dtype)
-        return np.dtype(np.float32) if dtype == np.float64 else dtype
-
     def _stored_action_space(self) -> gym_spaces.Space[Any]:
         """Of actions as the framework hands them over: one array of `action_dim` numbers."""
-        space, dtype = self.action_space, self._action_dtype
+        space, dtype = self.action_space, _dtype_of(self.action_space)
         if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
             return space
         if isinstance(space, gym_spaces.MultiBinary):
@@ -431,6 +426,11 @@ class DiskTransitions(Checkpointed):
         self._pos, self._full = 0, False
         for values in (self.actions, self.rewards, self.dones, self.timeouts):
             values[:] = 0
+
+
+def _dtype_of(actions: gym_spaces.Space[Any]) -> np.dtype:
+    dtype: np.dtype = np.dtype(actions.dtype)
+    return np.dtype(np.float32) if dtype == np.float64 else dtype
 
 
 def _reading(buffer: DiskTransitions, leaf_at: int, following: bool) -> Read:
