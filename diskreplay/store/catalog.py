@@ -135,11 +135,10 @@ class Catalog:
 
     def segment(self, field: Field, number: int, group: int) -> SegmentEntry:
         """One segment, whether any of its rows is retained or not."""
-        start, rows, envs = number * field.segment_rows, field.segment_rows, self.envs(group)
         low, used = np.zeros((2, field.env_group), np.int64)
-        here = envs.stop - envs.start
-        used[:here] = np.clip(self.count[envs] - start, 0, rows)
-        low[:here] = np.clip(self.first[envs] - start, 0, used[:here])
+        there = field.used(number, group, self.count)
+        used[: len(there)] = there
+        low[: len(there)] = np.minimum(field.used(number, group, self.first), there)
         seal = self.seals[field.name].get((number, group))
         if seal is not None and not self.is_settled:
             key, same_boot = (number, group), self.is_live

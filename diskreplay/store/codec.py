@@ -203,6 +203,12 @@ def blank_index(field: Field) -> np.ndarray:
     return np.full((field.blocks * field.env_group, 2), MISSING, np.int64)
 
 
+def enter(index: np.ndarray, places: np.ndarray, start: int, lengths: np.ndarray) -> None:
+    """Name blocks of these lengths, one behind the other from `start` on, in an index."""
+    index[places, 0] = start + np.cumsum(lengths) - lengths
+    index[places, 1] = lengths
+
+
 def index_bytes(index: np.ndarray) -> bytes:
     """An index as it is at the beginning of a shard, with its CRC-32C."""
     return index.tobytes() + int(crc32c(index.reshape(-1).view(np.uint8))).to_bytes(4, "little")
@@ -259,7 +265,7 @@ def named_only(field: Field, shard: np.ndarray, index: np.ndarray) -> tuple[np.n
         return shard, index
     blocks = [shard[at : at + size] for at, size in index[where].tolist()]
     index = index.copy()
-    index[where, 0] = head + np.cumsum(lengths) - lengths
+    enter(index, where, head, lengths)
     return np.concatenate([np.frombuffer(index_bytes(index), np.uint8), *blocks]), index
 
 

@@ -149,6 +149,11 @@ class Field:
         """The envs of a group; the last one may have fewer."""
         return slice(group * self.env_group, (group + 1) * self.env_group)
 
+    def used(self, number: int, group: int, count: np.ndarray) -> np.ndarray:
+        """How many of the first ``count[e]`` rows of each env of a group are in a segment."""
+        start = number * self.segment_rows
+        return np.clip(count[self.envs(group)] - start, 0, self.segment_rows)
+
     @property
     def packed(self) -> bool:
         return self.compressor != "raw"

@@ -14,7 +14,7 @@ from diskreplay.locks import Lock, wait_for
 from diskreplay.store import codec, files
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.partial import NoShard, PartialShard, enter
+from diskreplay.store.partial import NoShard, PartialShard
 from diskreplay.store.segment import Segment, Shard
 from diskreplay.store.tail import Tail
 
@@ -176,8 +176,7 @@ class PackedColumn(Column[Shard]):
         where = np.flatnonzero(index[:, 0] != codec.MISSING)
         blocks = [old.mapping.array[at : at + size] for at, size in index[where].tolist()]
         made = codec.blank_index(field)
-        made[where, 1] = index[where, 1]
-        made[where, 0] = field.index_bytes + 4 + np.cumsum(index[where, 1]) - index[where, 1]
+        codec.enter(made, where, field.index_bytes + 4, index[where, 1])
         files.write(beside, [made.tobytes(), bytes(4), *(block.data for block in blocks)])
         files.sync([beside])  # the record may count on what is in the one it replaces
         files.rename(beside, path)
@@ -209,7 +208,7 @@ class PackedColumn(Column[Shard]):
             path = self.files.make_way(self.files.paths.chunk(*segment.key))
             index, (envs, starts, used) = segment.index.copy(), self.tail.blocks_of(segment, count)
             more, lengths = codec.encode(self.field, self.tail.addresses(envs, starts), used)
-            enter(index, segment.places_of(envs, starts), segment.end, lengths)
+            codec.enter(index, segment.places_of(envs, starts), segment.end, lengths)
             rows = segment.used_of(np.maximum(count, self.tail.packed))
             behind = np.frombuffer(codec.used_bytes(self.field, rows), np.uint8)
             more = np.concatenate([more, behind])

@@ -135,18 +135,12 @@ class PartialShard:
         field, index = self._segment.field, self._index
         sources = self._copied.ctypes.data + self._before * field.row_bytes
         more, lengths = codec.encode(field, sources, self._used)
-        enter(index, self._places, self._end, lengths)
+        codec.enter(index, self._places, self._end, lengths)
         pieces = self._segment.contents(index, self._end, more)
         written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
         written, named = codec.named_only(field, written, index)
         files.write(path, [written.data, self._behind])
         return Seal(len(written) + len(self._behind), codec.checksum(written, named))
-
-
-def enter(index: np.ndarray, places: np.ndarray, end: int, lengths: np.ndarray) -> None:
-    """Name blocks of these lengths, one behind the other from `end` on, in an index."""
-    index[places, 0] = end + np.cumsum(lengths) - lengths
-    index[places, 1] = lengths
 
 
 class NoShard(Shard):

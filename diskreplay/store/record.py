@@ -10,7 +10,6 @@ import numpy as np
 from diskreplay.store import files, format, priorities, private
 from diskreplay.store.column import Column
 from diskreplay.store.open_store import OpenStore
-from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.seals import seal_entries
 
 
@@ -104,7 +103,7 @@ class Record:
         written, flushed = [], {}
         for column in self._store.packed_columns:
             for key in column.unfinished(count):
-                used, name = _used(column, key, count), (column.field.name, *key)
+                used, name = column.field.used(*key, count), (column.field.name, *key)
                 if not used.any():
                     continue
                 flushed[name] = used.tobytes()
@@ -125,7 +124,7 @@ class Record:
         """The shards in their places have all these rows."""
         for column in self._store.packed_columns:
             for key in column.unfinished(count):
-                self._flushed[column.field.name, *key] = _used(column, key, count).tobytes()
+                self._flushed[column.field.name, *key] = column.field.used(*key, count).tobytes()
 
 
 def write_group(path: Path, attributes: dict[str, Any]) -> None:
@@ -133,9 +132,3 @@ def write_group(path: Path, attributes: dict[str, Any]) -> None:
     other name in a group."""
     document = format.encode(format.group_document(attributes))
     files.replace({path / "zarr.json": document}, build=private.directory(path))
-
-
-def _used(column: PackedColumn, key: tuple[int, int], count: np.ndarray) -> np.ndarray:
-    """Rows of each env of a group in a segment."""
-    field, (number, group) = column.field, key
-    return np.clip(count[field.envs(group)] - number * field.segment_rows, 0, field.segment_rows)

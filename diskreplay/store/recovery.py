@@ -105,7 +105,7 @@ def recover(store: OpenStore, *, shrink: bool = False) -> bool:
             _open_raw(column, store.first, count, clean)
         else:
             known = None if by_record else in_shards[packed.index(column)]
-            _open_packed(column, store.first, count, known, store.durable_count)
+            _open_packed(column, store.first, count, known)
         if not tidy or (store.first > store.durable_first).any():
             _sort_pending_deletes(
                 column, store.first, count, store.durable_first, store.durable_count
@@ -240,11 +240,7 @@ def _forget_seals(column: Column[Any]) -> None:
 
 
 def _open_packed(
-    column: PackedColumn,
-    first: np.ndarray,
-    count: np.ndarray,
-    in_shards: np.ndarray | None,
-    durable_count: np.ndarray,
+    column: PackedColumn, first: np.ndarray, count: np.ndarray, in_shards: np.ndarray | None
 ) -> None:
     """Open the shards of a packed field, and its tail: as they are after a kill, with `in_shards`
     of the commit page; else the tail is made anew from shards."""
@@ -335,15 +331,13 @@ def _combined(column: PackedColumn, begun: Shard, whole: Shard, count: np.ndarra
         there = whole.start + used[: len(wanted)]
         has[whole.envs] = np.where(wanted > there, there, numbers.MOST_ROWS)
         lacking &= ~whole.behind(has)
-    path = column.files.paths.open_segment(*begun.key)
-    if not lacking.any():
-        return column.copied(begun, begun.index, path)
-    shard = column.copied(begun, begun.index, path)
+    shard = column.copied(begun, begun.index, column.files.paths.open_segment(*begun.key))
     places = np.flatnonzero(lacking)
-    blocks = [whole.mapping.array[at : at + size] for at, size in whole.index[places].tolist()]
-    shard.write(np.concatenate(blocks))
-    nobody = np.empty(0, np.int64)
-    shard.enter(places, whole.index[places, 1].copy(), 0, nobody, nobody)
+    if len(places):
+        blocks = [whole.mapping.array[at : at + size] for at, size in whole.index[places].tolist()]
+        shard.write(np.concatenate(blocks))
+        nobody = np.empty(0, np.int64)
+        shard.enter(places, whole.index[places, 1].copy(), 0, nobody, nobody)
     return shard
 
 
@@ -387,7 +381,9 @@ def _sort_pending_deletes(
     # Of rows that are in the tail too: what a flush wrote stays until there is better.
     where = column.files.paths
     found = [(where.open_segment(*key), key) for key in _pairs(where.open_segments)]
-    found += [(where.chunk(*key), key) for key in _numbered(where.directory)]
+    there = files.listed(where.directory) if files.is_dir(where.directory) else []
+    keys = (parse_chunk_key(path.name) for path in there)
+    found += [(where.chunk(*key), key) for key in keys if key is not None]
     kept = {key for key, _envs in segments_of(column.field, first, count)}
     # If the record is damaged, there may be more before these than memory holds.
     oldest = min((number for _path, (number, _group) in found), default=0)
@@ -406,10 +402,3 @@ def _pairs(directory: Path) -> list[tuple[int, int]]:
     paths = files.listed(directory) if files.is_dir(directory) else []
     matches = (re.fullmatch(r"(\d+)\.(\d+)", path.name) for path in paths)
     return [(int(match[1]), int(match[2])) for match in matches if match]
-
-
-def _numbered(directory: Path) -> list[tuple[int, int]]:
-    """Segment and group of every chunk file."""
-    paths = files.listed(directory) if files.is_dir(directory) else []
-    keys = (parse_chunk_key(path.name) for path in paths)
-    return [key for key in keys if key is not None]

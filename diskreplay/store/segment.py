@@ -104,7 +104,7 @@ class Segment:
 
     def used_of(self, count: np.ndarray) -> np.ndarray:
         """How many of the first ``count[e]`` rows of each of its envs it has."""
-        return np.clip(count[self.envs] - self.start, 0, self.field.segment_rows)
+        return self.field.used(self.number, self.group, count)
 
     def addresses(self, places: np.ndarray) -> tuple[Any, Any]:
         """The two numbers of its entries in the segment table, of envs by their places in the

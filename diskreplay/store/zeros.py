@@ -32,8 +32,7 @@ def write(build: Path, field: Field, first: np.ndarray, count: np.ndarray) -> No
     made: dict[bytes, tuple[bytes, Seal]] = {}  # by the rows of each env
     seals = {}
     for key, _envs in segments_of(field, first, count):
-        envs = slice(key[1] * field.env_group, (key[1] + 1) * field.env_group)
-        used = np.clip(count[envs] - key[0] * field.segment_rows, 0, field.segment_rows)
+        used = field.used(*key, count)
         if used.tobytes() not in made:
             made = {used.tobytes(): make(field, used)}  # the same as of the segment before, mostly
         contents, seal = made[used.tobytes()]
