@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import datetime
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,10 +13,10 @@ from diskreplay.locks import holding
 from diskreplay.store import (
     attachments,
     checkpoint_names,
-    codec,
     files,
     format,
     manifest,
+    plain_file,
     priorities,
     tempfiles,
 )
@@ -249,11 +248,8 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
     for path in written:
         name = path.relative_to(build).as_posix()
         if name not in contents:
-            data = path.read_bytes()
-            contents[name] = Seal(len(data), codec.crc32c(data))
-    listing = build / manifest.NAME
-    files.make_dirs(listing.parent)
-    files.write(listing, [manifest.encode(contents, datetime.datetime.now(datetime.UTC))])
+            contents[name] = plain_file.checksum(path)
+    listing = manifest.write(build, contents)
     if not files.is_synced(store.path):  # what is linked was never synced where it comes from
         written = [build / name for name in contents]
     due = [] if taken.due is None else [*taken.due.sealed, *taken.due.open]

@@ -90,21 +90,10 @@ class CommitPage:
         self._header = bytes_[:HEADER_BYTES].view(_HEADER)
         if self._header["magic"][0] != _MAGIC:
             raise FormatError(f"{path}: not a diskreplay commit page (its first bytes differ)")
-        self.count = bytes_[_COUNTS_AT : _COUNTS_AT + 8 * num_envs].view("<i8")
-        finals_at = _COUNTS_AT + 8 * num_envs
-        self.finals = bytes_[finals_at : finals_at + 8 * num_envs].view("<i8")
-        packed_at = finals_at + 8 * num_envs
-        self.packed = (
-            bytes_[packed_at : packed_at + 8 * num_envs * packed]
-            .view("<i8")
-            .reshape(packed, num_envs)
-        )
-        first_at = packed_at + 8 * num_envs * packed
-        self.first = (
-            np.zeros(num_envs, np.int64)
-            if self.is_older
-            else bytes_[first_at : first_at + 8 * num_envs].view("<i8")
-        )
+        words = bytes_[_COUNTS_AT:].view("<i8")
+        figures = words[: len(words) // num_envs * num_envs].reshape(-1, num_envs)
+        self.count, self.finals, self.packed = figures[0], figures[1], figures[2 : 2 + packed]
+        self.first = np.zeros(num_envs, np.int64) if self.is_older else figures[2 + packed]
         # Views made once: reading a field of a structured array costs a microsecond.
         self.epoch, self.replaced = self._header["epoch"], self._header["replaced"]
         self.flushes = self._header["flushes"]

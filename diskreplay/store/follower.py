@@ -270,11 +270,8 @@ class Follower:
         for key, envs in segments_of(column.field, store.first, store.count):
             segment = column.segments.mapped.get(key)
             if segment is None:
-                path = (
-                    column.files.paths.live_chunk(*key)
-                    if is_live
-                    else column.files.paths.chunk(*key)
-                )
+                where = column.files.paths
+                path = (where.live_chunk if is_live else where.chunk)(*key)
                 with all_there(column, key, envs, store.count):
                     segment = RawSegment.open(column.field, *key, path, writable=False)
                 column.segments.adopt(segment, envs)

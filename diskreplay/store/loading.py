@@ -253,7 +253,7 @@ def _write(
     packed = sum(field.packed for field in [*saved.fields, *more])
     CommitPage.create(private.commit_page(build), count, packed)
     files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
-    files.sync(_files_below(build))
+    files.sync([Path(base, name) for base, _dirs, names in os.walk(build) for name in names])
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
 
 
@@ -315,9 +315,3 @@ def _link_column(
         else:  # allocated in full, not a file with holes: rows will be written to it
             memory = Memory.create(target, field.segment_bytes)
             memory.array[:] = column.segments.mapped[key].mapping.array
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    for base, _dirs, names in os.walk(directory):
-        for name in names:
-            yield Path(base, name)

@@ -87,24 +87,21 @@ class Maintenance:
     def _keep(self) -> None:
         busy, me = self.busy, threading.get_ident()
         busy.add(me)
+        wait = _RECORD_EVERY
         try:
-            self._keep_running()
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    self._woken.get(timeout=wait)
+                if self._closing:
+                    return
+                try:
+                    with self.lock:
+                        wait = _PAUSED if self.pausing else self.run(spares=True)
+                except DiskReplayError:
+                    # What was not done is tried again with the next pass; flush and save raise.
+                    wait = _RECORD_EVERY
         finally:
             busy.discard(me)
-
-    def _keep_running(self) -> None:
-        wait = _RECORD_EVERY
-        while True:
-            with contextlib.suppress(queue.Empty):
-                self._woken.get(timeout=wait)
-            if self._closing:
-                return
-            try:
-                with self.lock:
-                    wait = _PAUSED if self.pausing else self.run(spares=True)
-            except DiskReplayError:
-                # What was not done is tried again with the next pass; flush and save raise.
-                wait = _RECORD_EVERY
 
     @property
     def is_here(self) -> bool:

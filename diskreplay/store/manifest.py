@@ -65,6 +65,14 @@ def encode(files: Mapping[str, Seal], saved_at: datetime.datetime) -> bytes:
     return format.encode(document)
 
 
+def write(build: Path, contents: Mapping[str, Seal]) -> Path:
+    """Write the manifest of a checkpoint that is saved now; returns where it is. Not synced."""
+    listing = build / NAME
+    files.make_dirs(listing.parent)
+    files.write(listing, [encode(contents, datetime.datetime.now(datetime.UTC))])
+    return listing
+
+
 def parse(document: Mapping[str, Any]) -> Manifest:
     """The opposite of `encode`.
 

@@ -1,6 +1,6 @@
 """A store that is open: its directory, its columns, and which rows count."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,13 +208,7 @@ class OpenStore:
         """The ``diskreplay`` object of the group's ``zarr.json``, with these rows."""
         if transitions is None:
             transitions = self.transitions_at(count)
-        return {
-            **head(self.fields, self.num_envs, self.capacity),
-            "first": first.tolist(),
-            "count": count.tolist(),
-            "transitions": transitions.tolist(),
-            **self.meta,
-        }
+        return group_attributes(self.fields, self.capacity, first, count, transitions, self.meta)
 
 
 def _column_type(field: Field) -> type[RawColumn] | type[PackedColumn]:
@@ -223,14 +217,25 @@ def _column_type(field: Field) -> type[RawColumn] | type[PackedColumn]:
     return MutableColumn if field.mutable else RawColumn
 
 
-def head(fields: Sequence[Field], num_envs: int, capacity: int | None) -> dict[str, Any]:
-    """The attributes that a store has from its creation on."""
+def group_attributes(
+    fields: Sequence[Field],
+    capacity: int | None,
+    first: np.ndarray,
+    count: np.ndarray,
+    transitions: np.ndarray,
+    meta: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The ``diskreplay`` object of a group's ``zarr.json``: `OWN_KEYS`, and what a buffer keeps."""
     from diskreplay import __version__
 
     return {
         "format_version": format.VERSION,
         "created_by": f"diskreplay {__version__}",
-        "num_envs": num_envs,
+        "num_envs": len(count),
         "capacity": capacity,
         "fields": [field.describe() for field in fields],
+        "first": first.tolist(),
+        "count": count.tolist(),
+        "transitions": transitions.tolist(),
+        **meta,
     }

@@ -6,7 +6,6 @@ is its files under other names. What is written anew are metadata, and the prior
 have all envs side by side.
 """
 
-import datetime
 import os
 import re
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import CorruptCheckpointError, FormatError
-from diskreplay.store import codec, files, format, loading, manifest, priorities, tempfiles
+from diskreplay.store import files, format, loading, manifest, plain_file, priorities, tempfiles
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.field import Field
 from diskreplay.store.linked_files import LinkedFiles
-from diskreplay.store.open_store import OWN_KEYS, head
+from diskreplay.store.open_store import OWN_KEYS, group_attributes
 from diskreplay.store.place import Place
 from diskreplay.store.priorities import Saved
 from diskreplay.store.segment import Seal
@@ -191,32 +190,22 @@ class _Build:
                 self._link(each, (key := (manifest.ATTACHMENTS / name).as_posix()), key)
         rows = {piece.source.rows_per_env for piece in self._pieces}
         most = None if None in rows else max(rows)  # type: ignore[type-var]
-        envs = len(self._count)
-        attributes = {
-            **head(source.fields, envs, None if most is None else most * envs),
-            "first": self._first.tolist(),
-            "count": self._count.tolist(),
-            "transitions": concatenated(self._pieces, "transitions").tolist(),
-            **meta,
-        }
-        self._write(build / "zarr.json", format.encode(format.group_document(attributes)))
-        self._written += self._copies.run()
-        files.make_dirs((build / manifest.NAME).parent)
-        listing = manifest.encode(self._files, datetime.datetime.now(datetime.UTC))
-        files.write(build / manifest.NAME, [listing])
-        self._written.append(build / manifest.NAME)
-        files.sync(self._written)
+        capacity = None if most is None else most * len(self._count)
+        transitions = concatenated(self._pieces, "transitions")
+        attributes = group_attributes(
+            source.fields, capacity, self._first, self._count, transitions, meta
+        )
+        group = build / "zarr.json"
+        files.write(group, [format.encode(format.group_document(attributes))])
+        self._add(group, plain_file.checksum(group))
+        copied = self._copies.run()
+        listing = manifest.write(build, self._files)
+        files.sync([*self._written, *copied, listing])
         files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
 
-    def _write(self, path: Path, data: bytes) -> None:
-        files.write(path, [data])
-        self._add(path)
-
-    def _add(self, path: Path) -> None:
+    def _add(self, path: Path, seal: Seal) -> None:
         """Note a file that was written."""
-        data = path.read_bytes()
-        key = path.relative_to(self._build).as_posix()
-        self._files[key] = Seal(len(data), codec.crc32c(data))
+        self._files[path.relative_to(self._build).as_posix()] = seal
         self._written.append(path)
 
     def _link(self, source: SourceCheckpoint, theirs: str, key: str) -> None:
@@ -247,7 +236,7 @@ class _Build:
         rows = int(self._count.max())
         document = format.array_document(field, rows, before, {"seals": seals})
         for path in format.write_documents(self._build, field, document):
-            self._add(path)
+            self._add(path, plain_file.checksum(path))
 
     def _write_priorities(self) -> None:
         """Put the columns of the envs side by side, in each set that some source has."""
@@ -274,5 +263,4 @@ class _Build:
                 env += piece.size
             alpha = alphas.pop() if alphas else None
             for path, seal in priorities.write(self._build / name, leaves, start, alpha).items():
-                self._files[path.relative_to(self._build).as_posix()] = seal
-                self._written.append(path)
+                self._add(path, seal)

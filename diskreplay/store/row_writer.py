@@ -81,10 +81,10 @@ class RowWriter:
         self._raw_ready[envs] = ready
         self._maintenance.wake()
 
-    def reserve_env(self, env: int, last: int) -> None:
-        """`reserve` for one env, up to and including row `last`."""
-        if last >= self._ready[env]:
-            self.reserve(np.array([env]), np.array([last + 1]))
+    def _reserve_only(self, last: int) -> None:
+        """`reserve` for the only env, up to and including row `last`."""
+        if last >= self._ready[0]:
+            self.reserve(np.array([0]), np.array([last + 1]))
 
     def append_row(
         self, values: Sequence[Any], final: Sequence[Any] | None, *, is_final: bool = False
@@ -101,7 +101,7 @@ class RowWriter:
         row = self._store.count.item(0)
         rows = 1 if final is None else 2
         if row + rows > self._hand_until:
-            self.reserve_env(0, row + rows - 1)
+            self._reserve_only(row + rows - 1)
             if row >= self._hand_until:
                 self._take_in_hand(row)
         try:
@@ -134,7 +134,7 @@ class RowWriter:
             The address of what the kernel goes by. It is of no use when another row was written.
         """
         if row >= self._hand_until:
-            self.reserve_env(0, row)
+            self._reserve_only(row)
             self._take_in_hand(row)
         for rows_of, first, at in self._placed:
             value = values[at]

@@ -170,22 +170,18 @@ class RawSegment(Segment):
     @functools.cached_property
     def values(self) -> np.ndarray:
         """A view of all its rows, shape ``(segment_rows, env_group, *field.shape)``."""
-        field = self.field
-        flat = self.mapping.array.view(field.dtype)
-        if field.env_major:
-            shape = field.env_group, field.segment_rows, *field.shape
-            return flat.reshape(shape).swapaxes(0, 1)
-        return flat.reshape(field.segment_rows, field.env_group, *field.shape)
+        return self._by_row(self.mapping.array.view(self.field.dtype), self.field.shape)
 
     @functools.cached_property
     def every_row(self) -> np.ndarray:
         """A view of all its bytes, shape ``(segment_rows, env_group, row_bytes)``."""
+        return self._by_row(self.mapping.array, (self.field.row_bytes,))
+
+    def _by_row(self, flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         field = self.field
-        bytes_ = self.mapping.array
         if field.env_major:
-            shape = field.env_group, field.segment_rows, field.row_bytes
-            return bytes_.reshape(shape).swapaxes(0, 1)
-        return bytes_.reshape(field.segment_rows, field.env_group, field.row_bytes)
+            return flat.reshape(field.env_group, field.segment_rows, *shape).swapaxes(0, 1)
+        return flat.reshape(field.segment_rows, field.env_group, *shape)
 
     def clear_behind(self, count: np.ndarray) -> None:
         """Zeros behind the rows that count: one that was being written when the process died, or

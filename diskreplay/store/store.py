@@ -44,7 +44,7 @@ from diskreplay.store.field import Field
 from diskreplay.store.follower import Follower
 from diskreplay.store.held_file import HeldFile
 from diskreplay.store.maintenance import Maintenance
-from diskreplay.store.open_store import OpenStore, head
+from diskreplay.store.open_store import OpenStore, group_attributes
 from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import identity, resolved
 from diskreplay.store.place import read_steadily
@@ -162,7 +162,6 @@ class Store(OpenStore):
             rows_per_env = None if capacity is None else capacity // num_envs
             if not sized:
                 fields = [f.sized(rows_per_env, num_envs, segment_rows, env_group) for f in fields]
-            zeros = [0] * num_envs
             nothing = np.zeros(num_envs, np.int64)
             CommitPage.create(private.commit_page(path), nothing, sum(f.packed for f in fields))
             files.sync_dirs([private.directory(path)])
@@ -172,11 +171,7 @@ class Store(OpenStore):
                 documents |= format.field_documents(path, field, document)
             files.replace({at: format.encode(d) for at, d in documents.items()})
             # Last: a directory with this file is a store, and all it names is there.
-            attributes = {
-                **head(fields, num_envs, capacity),
-                "first": zeros, "count": zeros, "transitions": zeros, **meta,
-            }  # fmt: skip
-            write_group(path, attributes)
+            write_group(path, group_attributes(fields, capacity, nothing, nothing, nothing, meta))
             return cls(path, mode="a", lock=lock)
         except BaseException:
             file_locks.unlock(lock)
@@ -258,7 +253,11 @@ class Store(OpenStore):
         self.count = np.array(self.count)
         self.writer.let_go()
         with self.maintenance.lock, self.rwlock:
-            is_there = self._holds_place()
+            is_there = False
+            with contextlib.suppress(
+                StorageError
+            ):  # closing goes on; an opening removes what is left
+                is_there = self.place.holds()
             for raw in self.raw_columns:
                 if not is_there:  # another store's private files may have these names
                     raw.spares.forget()
@@ -271,12 +270,6 @@ class Store(OpenStore):
         if self.lock is not None:
             file_locks.unlock(self.lock)
             self.lock = None
-
-    def _holds_place(self) -> bool:
-        try:
-            return self.place.holds()
-        except StorageError:  # closing goes on; the next opening removes what is left
-            return False
 
     def move(self, path: Path) -> None:
         """The directory of this store, which was opened just now, is at `path`. Cannot fail."""

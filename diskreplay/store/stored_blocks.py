@@ -1,6 +1,7 @@
 """Rows on their way to another process, in the blocks that a store has them in."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -100,12 +101,6 @@ class StoredBlocks(NamedTuple):
         return self.data.nbytes + self.lengths.nbytes
 
 
-class BlockTable(NamedTuple):
-    """What kernels are given in the place of a `SegmentTable`'s array."""
-
-    array: np.ndarray
-
-
 class BlockColumn:
     """What is read from blocks that came, as from a column: each span is an env of its own, whose
     rows begin with its first block.
@@ -122,7 +117,8 @@ class BlockColumn:
     field : Field
     num_envs : int
         How many spans all parts have; those of the first one come first.
-    table : BlockTable
+    table
+        With what kernels are given in the place of a `SegmentTable`'s ``array``.
     """
 
     def __init__(self, parts: Sequence[StoredBlocks], spans: Sequence[np.ndarray]) -> None:
@@ -153,7 +149,7 @@ class BlockColumn:
         table[BLOCK_ROWS], table[STEP] = field.block_rows, 16
         table[[PACKED, LIVE]] = self._packed.ctypes.data
         table[FIGURES:] = entries.reshape(-1)
-        self.table = BlockTable(table)
+        self.table = SimpleNamespace(array=table)
 
     def _check(self, part: StoredBlocks, blocks: int) -> None:
         """Kernels ask nobody what memory they may read."""

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.errors import FormatError
-from diskreplay.store.open_store import OWN_KEYS, head
+from diskreplay.store.open_store import OWN_KEYS, group_attributes
 from diskreplay.store.store import Store
 
 ENVS = 3
@@ -83,7 +83,8 @@ def test_its_attributes_are_its_own_and_what_the_buffer_keeps(case):
     store = buffer._rows.store
     store.meta["mine"] = 3
     found = store.attributes(store.count, store.first)
-    assert set(head(store.fields, ENVS, 120)) | {"first", "count", "transitions"} == OWN_KEYS
+    rows = store.first, store.count, store.durable_transitions
+    assert set(group_attributes(store.fields, 120, *rows, {})) == OWN_KEYS
     assert found["mine"] == 3
     assert set(found) == OWN_KEYS | set(store.meta)
     assert found["capacity"] == 120
