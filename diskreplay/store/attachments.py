@@ -31,12 +31,7 @@ _PROBED = 1 << 16  # bytes; a disk with less is full
 
 
 def checked(given: Mapping[str, Source] | None) -> dict[str, Source]:
-    """The attachments that somebody asks for, their names and kinds checked.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """The attachments that somebody asks for, their names and kinds checked."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -90,11 +85,6 @@ def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
     their names.
 
     Call it without a lock: a writer is the user's code, may take long, and may use the buffer.
-
-    Returns
-    -------
-    dict of str to Seal
-        For the manifest.
 
     Raises
     ------

@@ -26,8 +26,6 @@ class SegmentEntry(NamedTuple):
 
     Attributes
     ----------
-    field : Field
-    number, group : int
     low, used : ndarray of int64, shape (env_group,)
         Of each env the rows ``low`` up to ``used`` of the segment are retained.
     seal : Seal or None
@@ -76,7 +74,6 @@ class Catalog:
 
     Attributes
     ----------
-    path : Path
     fields : tuple of Field
         In the order of the group's attributes.
     first, count : ndarray of int64, shape (num_envs,)

@@ -38,11 +38,8 @@ class Construction(NamedTuple):
 
     Attributes
     ----------
-    room : Workspace
-    build : Path
     parents : set of Path
         Directories that the checkpoint's name depends on.
-    attached : dict of str to Seal
     linked : dict of str to (dict of (number, group) to Segment)
         Of each field, segments that were sealed when they were linked; some may have left since, or
         be none that is sealed.
@@ -122,7 +119,6 @@ class Contents:
 
     Attributes
     ----------
-    count, first : ndarray of int64, shape (num_envs,)
     sealed : dict of str to (list of Segment)
         Of each field those that are linked.
     partial : dict of str to Partial

@@ -27,8 +27,6 @@ class Column(Generic[AnySegment]):
 
     Attributes
     ----------
-    field : Field
-    files : ColumnFiles
     table : SegmentTable
         Where kernels find the rows of `segments`.
     segments : Segments

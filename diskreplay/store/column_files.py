@@ -14,8 +14,6 @@ class ColumnFiles:
 
     Attributes
     ----------
-    place : Place
-    paths : FieldPaths
     new : list of Path
         Of opened segments, whose names are not durable yet.
     pending_deletes : list of Path
@@ -38,7 +36,6 @@ class ColumnFiles:
 
     @property
     def paths(self) -> FieldPaths:
-        """Where they are."""
         return FieldPaths(self.root, self._number, self._field)
 
     def make_way(self, path: Path) -> Path:

@@ -157,13 +157,7 @@ class CommitPage:
 
 def says_closed(path: Path) -> bool:
     """Whether the page at `path` says that the last writer closed the store in good order. A few
-    bytes of it are read. True where there is none: a checkpoint has no page.
-
-    Raises
-    ------
-    StorageError
-        It cannot be read.
-    """
+    bytes of it are read. True where there is none: a checkpoint has no page."""
     try:
         read = files.read(path, HEADER_BYTES)[:HEADER_BYTES]
     except StorageError as error:

@@ -27,10 +27,6 @@ class HeldFile(Held):
     Numbers and times of files do not tell one from the next that gets its name: a file system
     gives a number again once its file is gone, and times may be whole seconds. But it gives no
     number again while the file is open.
-
-    Raises
-    ------
-    StorageError
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,11 +36,6 @@ class HeldFile(Held):
             self._about = os.fstat(self._fd)
 
     def is_at_its_path(self) -> bool:
-        """Whether no other file is there, and this one is. One system call.
-
-        Raises
-        ------
-        OSError
-            Nobody can tell: the directory was moved, say.
-        """
+        """Whether no other file is there, and this one is. One system call. An ``OSError`` where
+        nobody can tell: the directory was moved, say."""
         return os.path.samestat(self._about, os.stat(self._path))

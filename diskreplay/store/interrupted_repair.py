@@ -31,10 +31,6 @@ def finish(path: Path) -> None:
 
     A directory that was not put in place yet goes; one that was replaced is kept by its proper
     name, and a warning names it: the repair itself may not have come to say what is lost.
-
-    Raises
-    ------
-    StorageError
     """
     for room in tempfiles.left_behind(path.parent, re.escape(path.name), "repair"):
         beside, built, aside = room.path / path.name, room.path / _BUILT, None

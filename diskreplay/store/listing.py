@@ -164,11 +164,6 @@ def superfluous(directory: Path, keep: int) -> list[Checkpoint]:
     One that is not whole counts for nothing: it is listed unless its number is above all those
     that are kept, and so may be looked at. What a link in the directory leads to is not listed,
     unless the link is.
-
-    Raises
-    ------
-    InvalidInputError
-        `keep` is not positive.
     """
     keep = whole("keep", keep)
     numbered = [c for c in checkpoints(directory, None) if c.number is not None]

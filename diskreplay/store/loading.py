@@ -106,12 +106,7 @@ def _priorities(path: Path) -> Iterator[str]:
 
 
 def check_bytes(path: Path, key: str, contents: Manifest) -> None:
-    """Hold a file of a checkpoint against the checksum that its manifest has.
-
-    Raises
-    ------
-    CorruptCheckpointError
-    """
+    """Hold a file of a checkpoint against the checksum that its manifest has."""
     try:
         found = plain_file.checksum(path / key)
     except Unreadable as error:
@@ -271,11 +266,6 @@ def extend(live: Store, more: Sequence[Field], meta: Mapping[str, Any]) -> Store
     -------
     Store
         The same rows at the same place, with these fields behind the others.
-
-    Raises
-    ------
-    StorageError
-        The disk is full, or refused something.
     """
     private.check_no_rings(live.path, more[0].name)
     live.record(live.meta)  # all rows are in files in their places

@@ -74,13 +74,7 @@ def write(build: Path, contents: Mapping[str, Seal]) -> Path:
 
 
 def parse(document: Mapping[str, Any]) -> Manifest:
-    """The opposite of `encode`.
-
-    Raises
-    ------
-    ValueError
-        It is damaged.
-    """
+    """The opposite of `encode`, or a ``ValueError`` where it is damaged."""
     entries, saved_at = document.get("files"), document.get("saved_at")
     if not isinstance(entries, dict) or "zarr.json" not in entries:
         raise ValueError("does not list the files of a checkpoint")

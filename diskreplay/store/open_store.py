@@ -30,7 +30,6 @@ class OpenStore:
 
     Parameters
     ----------
-    path : Path
     mode : {"a", "r"}
     capacity : int or None
         Rows kept from now on; None keeps all, -1 what the store says.
@@ -39,7 +38,6 @@ class OpenStore:
 
     Attributes
     ----------
-    path : Path
     place : Place
         Says whether the directory is still at `path`: asked before files are touched.
     columns : dict of str to Column
@@ -64,10 +62,6 @@ class OpenStore:
         Of a live store; None of a checkpoint, and once it is closed.
     words : ndarray of int64, shape (num_envs,), or None
         Of a reader: `page.finals`, seen together with `count`.
-
-    Raises
-    ------
-    FormatError
     """
 
     def __init__(

@@ -15,10 +15,6 @@ def check_outside(path: Path) -> None:
     ----------
     path : Path
         Of what is to be made. A store or a checkpoint may be there, but not around it.
-
-    Raises
-    ------
-    InvalidInputError
     """
     for place in Path(os.path.realpath(path)).parents:
         if what := _kind(place):
@@ -36,10 +32,6 @@ def check_holds_none(path: Path) -> None:
     ----------
     path : Path
         Of what is to be replaced. It may be a store itself.
-
-    Raises
-    ------
-    InvalidInputError
     """
     for base, directories, _names in os.walk(path):
         for place in (Path(base, name) for name in directories):

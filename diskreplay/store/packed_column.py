@@ -20,12 +20,7 @@ from diskreplay.store.tail import Tail
 
 
 class PackedColumn(Column[Shard]):
-    """Rows are written to the tail, and compressed from there, a block at a time.
-
-    Attributes
-    ----------
-    tail : Tail
-    """
+    """Rows are written to the tail, and compressed from there, a block at a time."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -35,7 +35,6 @@ class PartialSegment:
 
     Parameters
     ----------
-    segment : RawSegment
     count : ndarray of int64, shape (num_envs,)
         Rows of each env that there are.
     """
@@ -95,8 +94,6 @@ class PartialShard:
 
     Parameters
     ----------
-    segment : Shard or NoShard
-    tail : Tail
     count : ndarray of int64, shape (num_envs,)
         Rows of each env that there are.
     take : callable

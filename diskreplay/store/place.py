@@ -27,10 +27,6 @@ class Place(Held):
     ----------
     path : Path
         Without links.
-
-    Raises
-    ------
-    StorageError
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,12 +41,7 @@ class Place(Held):
             self._fd = os.open(path, flags)
 
     def holds(self) -> bool:
-        """Whether the directory is at its path. Two system calls.
-
-        Raises
-        ------
-        StorageError
-        """
+        """Whether the directory is at its path. Two system calls."""
         with explained(self.path, "cannot look at the directory"):
             try:
                 there = os.stat(self.path)
@@ -63,12 +54,7 @@ class Place(Held):
         return self._now() == os.fspath(self.path)
 
     def check(self) -> None:
-        """Refuse to go on where `holds` says no.
-
-        Raises
-        ------
-        StoreMovedError
-        """
+        """Refuse to go on where `holds` says no, with a `StoreMovedError`."""
         if self.holds():
             return
         now = self._now()

@@ -26,12 +26,7 @@ _AT_ONCE = 1 << 20  # values of a piece
 
 
 class RawColumn(Column[RawSegment]):
-    """Rows are written in place, into files of their full length.
-
-    Attributes
-    ----------
-    spares : SpareFiles
-    """
+    """Rows are written in place, into files of their full length."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -33,10 +33,6 @@ class SourceCheckpoint:
 
     Attributes
     ----------
-    contents : Manifest
-    fields : list of Field
-    num_envs, env_group : int
-    capacity : int or None
     first, count, transitions : ndarray of int64, shape (num_envs,)
     meta : dict
         What the buffer keeps in the group's attributes.
@@ -101,18 +97,11 @@ class SourceCheckpoint:
         return priorities.read(self.path / name, self.num_envs)
 
     def close(self) -> None:
-        """Let go of it."""
         self.place.close()
 
 
 class Piece(NamedTuple):
-    """Some envs of a source, one behind the other: whole groups.
-
-    Attributes
-    ----------
-    source : SourceCheckpoint
-    start, stop : int
-    """
+    """Some envs of a source, one behind the other: whole groups."""
 
     source: SourceCheckpoint
     start: int
@@ -125,7 +114,6 @@ class Piece(NamedTuple):
 
     @property
     def envs(self) -> slice:
-        """Which ones."""
         return slice(self.start, self.stop)
 
 

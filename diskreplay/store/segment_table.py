@@ -39,11 +39,8 @@ class SegmentTable:
 
     Parameters
     ----------
-    field : Field
-    num_envs : int
     rows_per_env : int or None
         Rows that are kept. None keeps all: the table grows.
-    rwlock : RWLock
 
     Attributes
     ----------

@@ -67,7 +67,6 @@ class SpareFiles:
 
     @property
     def mappings(self) -> list[Mapping]:
-        """All of them."""
         return [*self.ready, *self.placed.values()]
 
     def forget(self) -> None:

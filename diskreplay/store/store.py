@@ -70,7 +70,6 @@ class Store(OpenStore):
         Of a reader: keeps up with the writer.
     was_closed : bool
         Of a writer: whether the one before closed the store in good order.
-    maintenance : Maintenance
     seen_record : HeldFile or None
         Of a reader: the record that it read last, when it followed the writer.
     """

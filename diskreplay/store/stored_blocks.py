@@ -36,7 +36,6 @@ class StoredBlocks(NamedTuple):
 
     Attributes
     ----------
-    field : Field
     data : ndarray of uint8
         The blocks, each with its CRC-32C behind it.
     lengths : ndarray of int64, shape (blocks,)
@@ -57,7 +56,6 @@ class StoredBlocks(NamedTuple):
 
         Parameters
         ----------
-        column : Column
         spans : ndarray of int64, shape (spans, 3)
             Env, first row, and the row behind the last one; retained ones, and one at least.
         most : int
@@ -97,7 +95,6 @@ class StoredBlocks(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays."""
         return self.data.nbytes + self.lengths.nbytes
 
 
@@ -114,7 +111,6 @@ class BlockColumn:
 
     Attributes
     ----------
-    field : Field
     num_envs : int
         How many spans all parts have; those of the first one come first.
     table

@@ -66,11 +66,6 @@ class Workspace:
     ----------
     path : Path
         The directory. Names in it are free but for ``lock`` and ``aside``.
-    place : Path
-
-    Raises
-    ------
-    StorageError
     """
 
     path: Path
@@ -281,10 +276,6 @@ def sweep(directory: Path, names: str) -> None:
     directory : Path
     names : str
         A pattern (`re`) of the names of the places that the workspaces were made for.
-
-    Raises
-    ------
-    StorageError
     """
     for path, place, kind in _found(directory, names):
         taken = _abandoned(path, place)

@@ -19,12 +19,7 @@ _NAME = "replay"
 
 def make() -> tempfiles.Workspace:
     """A directory for a temporary store; `Workspace.remove` it. Removes what killed processes of
-    this user have left.
-
-    Raises
-    ------
-    StorageError
-    """
+    this user have left."""
     shared = Path(tempfile.gettempdir(), f"diskreplay-{os.geteuid()}").absolute()
     check_outside(shared)
     with explained(shared, "cannot make a directory for a temporary store"):
