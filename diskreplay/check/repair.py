@@ -407,13 +407,13 @@ class _Repair:
             return
         first, stop = int(catalog.first.min()), int(catalog.count.max())
         new = np.full((stop - first, catalog.num_envs), np.nan)  # those rows get the largest
-        alpha, notes = (saved[0].alpha, saved[0].notes) if saved else (None, None)
+        said = (saved[0].alpha, saved[0].notes) if saved else (None, None)
         for start, leaves, *_ in saved:
             low, high = max(start, first), min(start + len(leaves), stop)
             if low < high:
                 part, there = new[low - first : high - first], leaves[low - start : high - start]
                 np.copyto(part, there, where=np.isnan(part))
-        files.sync(priorities.write(self.build / name, new, first, alpha, notes=notes))
+        files.sync(priorities.write(self.build / name, priorities.Unsaved(new, *said), first))
         files.sync_dirs([self.build / name])
 
     # -- the exchange

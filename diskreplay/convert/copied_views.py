@@ -78,9 +78,8 @@ class CopiedViews:
                     for ids, values in self._leaves.get(name, []):
                         row, env = np.divmod(ids, store.num_envs)
                         leaves[row[row >= first] - first, env[row >= first]] = values[row >= first]
-                    alpha = state.identity["alpha"]
-                    set_name = priorities.set_name(name)
-                    priorities.replace(store.path, set_name, leaves, first, alpha)
+                    unsaved = priorities.Unsaved(leaves, state.identity["alpha"])
+                    priorities.replace(store.path, priorities.set_name(name), unsaved, first)
                 new = None
                 if state.new is not None:
                     cursor = self._cursors.get(name, np.zeros(store.num_envs, np.int64))

@@ -232,8 +232,8 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
         )
         written += format.write_documents(build, field, document)
     start = int(taken.first.min())
-    for name, (values, alpha, notes) in leaves.items():
-        set_ = priorities.write(build / name, values, start, alpha, store.path / name, notes)
+    for name, unsaved in leaves.items():
+        set_ = priorities.write(build / name, unsaved, start, store.path / name)
         written += set_
         contents |= {path.relative_to(build).as_posix(): seal for path, seal in set_.items()}
         shared += priorities.share(store.path, build / name)

@@ -30,7 +30,7 @@ class Unsaved(NamedTuple):
     Attributes
     ----------
     leaves : ndarray of float64, shape (rows, num_envs)
-        From the oldest retained row of any env on.
+        From the oldest retained row of any env on; NaN for a row that has none.
     alpha : float or None
         What they were raised to.
     notes : mapping of str to float, optional
@@ -73,34 +73,30 @@ class Saved(NamedTuple):
 
 
 def write(
-    directory: Path, priorities: np.ndarray, start: int, alpha: float | None,
-    known: Path | None = None, notes: Notes | None = None,
-) -> dict[Path, Seal]:  # fmt: skip
+    directory: Path, unsaved: Unsaved, start: int, known: Path | None = None
+) -> dict[Path, Seal]:
     """Write the priorities of rows from `start` on. Not synced.
 
     Parameters
     ----------
-    priorities : ndarray of float64, shape (rows, num_envs)
-        NaN for a row that has none.
     known : Path, optional
         The directory of a set that was written before. Chunks that are the same there, byte by
         byte, are linked: nobody writes to them any more.
-    notes : mapping of str to float, optional
-        What the owner says of them.
 
     Returns
     -------
     dict of Path to Seal
         The files written, or linked.
     """
-    rows, num_envs = priorities.shape
+    leaves, alpha, notes = unsaved
+    rows, num_envs = leaves.shape
     chunk = chunk_rows(rows, num_envs)
     stop = start + rows
     written = {}
     files.make_dirs(directory)
     for number in range(start // chunk, -(-stop // chunk)):
         low, high = max(start, number * chunk), min(stop, (number + 1) * chunk)
-        block = np.ascontiguousarray(priorities[low - start : high - start], "<f8")
+        block = np.ascontiguousarray(leaves[low - start : high - start], "<f8")
         if high - low < chunk:
             some, block = block, np.full((chunk, num_envs), np.nan, "<f8")
             block[low - number * chunk : high - number * chunk] = some
@@ -225,14 +221,11 @@ def sets(root: Path) -> list[str]:
     return [path.name for path in files.listed(root, f"{MAIN}*") if is_set(path.name)]
 
 
-def replace(
-    root: Path, name: str, priorities: np.ndarray, start: int, alpha: float | None,
-    notes: Notes | None = None,
-) -> None:  # fmt: skip
+def replace(root: Path, name: str, unsaved: Unsaved, start: int) -> None:
     """Put a set of new priorities in the place of the saved one, as a whole."""
     beside = private.new_priorities(root, name)
     files.remove_tree(beside)
-    files.sync(write(beside, priorities, start, alpha, root / name, notes))
+    files.sync(write(beside, unsaved, start, root / name))
     files.sync_dirs([beside])
     put_in_place(root, name)
 

@@ -21,7 +21,7 @@ from diskreplay.store.field import Field
 from diskreplay.store.linked_files import LinkedFiles
 from diskreplay.store.open_store import OWN_KEYS, group_attributes
 from diskreplay.store.place import Place
-from diskreplay.store.priorities import Saved
+from diskreplay.store.priorities import Saved, Unsaved
 from diskreplay.store.segment import Seal
 
 
@@ -249,6 +249,6 @@ class _Build:
                         mine = saved.leaves[low - saved.start : high - saved.start, piece.envs]
                         leaves[low - start : high - start, env : env + piece.size] = mine
                 env += piece.size
-            alpha = alphas.pop() if alphas else None
-            for path, seal in priorities.write(self._build / name, leaves, start, alpha).items():
+            unsaved = Unsaved(leaves, alphas.pop() if alphas else None)
+            for path, seal in priorities.write(self._build / name, unsaved, start).items():
                 self._add(path, seal)

@@ -339,8 +339,8 @@ class Store(OpenStore):
             self._record.note_flushed(flushed)  # not before: one that failed writes them again
             self.maintenance.sync_names(written)
             with self._record.replacing_priorities(leaves or {}):
-                for name, (values, alpha, notes) in (leaves or {}).items():
-                    priorities.replace(self.path, name, values, int(first.min()), alpha, notes)
+                for name, unsaved in (leaves or {}).items():
+                    priorities.replace(self.path, name, unsaved, int(first.min()))
                 self.meta = dict(meta)
                 self._record.forget_documents()
                 self._record.write(count, first, closing=closing)

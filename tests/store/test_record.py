@@ -142,7 +142,7 @@ def test_shards_of_segments_that_are_not_full_are_written_again_when_rows_came(b
 def test_priorities_of_a_checkpoint_are_kept_with_what_belongs_to_them(buffer, tmp_path):
     store, record, *_ = parts(buffer)
     written = tmp_path / "ck" / "priority"
-    priorities.write(written, np.arange(4.0).reshape(4, 1), 0, 0.5)
+    priorities.write(written, priorities.Unsaved(np.arange(4.0).reshape(4, 1), 0.5), 0)
     priorities.share(buffer.path, written)
     meta = {priorities.LARGEST: 3.0, priorities.VIEWS: {}, "next_step": [99]}
     record.keep_priorities(["priority"], meta)

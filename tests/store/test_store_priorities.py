@@ -23,7 +23,7 @@ def leaves_of(rows, envs, seed=0):
 @given(st.integers(0, 700), st.integers(1, 5), st.integers(0, 3000))
 def test_what_is_written_is_read(tmp_path_factory, rows, envs, start):
     directory, leaves = tmp_path_factory.mktemp("set") / "priority", leaves_of(rows, envs)
-    written = priorities.write(directory, leaves, start, 0.5)
+    written = priorities.write(directory, priorities.Unsaved(leaves, 0.5), start)
     assert set(directory.iterdir()) == set(written)
     for path, seal in written.items():
         data = path.read_bytes()
@@ -58,9 +58,9 @@ def test_chunks_are_as_large_as_small_buffers_and_no_larger_than_a_mebibyte(envs
 def test_chunks_that_are_the_same_are_linked(tmp_path):
     leaves = leaves_of(3000, 2)
     one, other = tmp_path / "one", tmp_path / "other"
-    first = priorities.write(one, leaves, 0, None)
+    first = priorities.write(one, priorities.Unsaved(leaves, None), 0)
     leaves[-1, 0] = 7.0
-    second = priorities.write(other, leaves, 0, None, known=one)
+    second = priorities.write(other, priorities.Unsaved(leaves, None), 0, known=one)
     same = [path.name for path in first if path.samefile(other / path.name)]
     changed = priorities.format.priority_key(2999 // priorities.chunk_rows(3000, 2))
     assert set(same) == {path.name for path in first} - {changed, "zarr.json"}
@@ -68,16 +68,18 @@ def test_chunks_that_are_the_same_are_linked(tmp_path):
         p.name: s for p, s in first.items() if p.name in same
     }
     np.testing.assert_array_equal(priorities.read(other, 2).leaves, leaves)
-    priorities.write(tmp_path / "more", leaves, 0, None, known=tmp_path / "nothing")
+    priorities.write(
+        tmp_path / "more", priorities.Unsaved(leaves, None), 0, known=tmp_path / "nothing"
+    )
     np.testing.assert_array_equal(priorities.read(tmp_path / "more", 2).leaves, leaves)
 
 
 def test_what_an_owner_says_of_leaves_is_with_them(tmp_path):
     leaves, notes = leaves_of(10, 1), {"alpha": 0.5, "eps": 0.25}
-    priorities.replace(tmp_path, "priority", leaves, 0, None, notes)
+    priorities.replace(tmp_path, "priority", priorities.Unsaved(leaves, None, notes), 0)
     found = priorities.read(tmp_path / "priority", 1)
     assert (found.alpha, found.notes, found.made_by) == (None, notes, (None, 0.5, 0.25))
-    priorities.replace(tmp_path, "priority", leaves, 0, 0.5)
+    priorities.replace(tmp_path, "priority", priorities.Unsaved(leaves, 0.5), 0)
     assert priorities.read(tmp_path / "priority", 1).notes == {}
 
 
@@ -87,7 +89,7 @@ def test_leaves_that_nobody_can_have_saved(tmp_path, bad):
     leaves[517, 1] = bad
     assert priorities.unlikely(leaves).sum() == 1
     assert not priorities.unlikely(np.array([0.0, np.nan, priorities.LARGEST_LEAF])).any()
-    priorities.write(tmp_path / "p", leaves, 0, 1.0)
+    priorities.write(tmp_path / "p", priorities.Unsaved(leaves, 1.0), 0)
     with pytest.raises(FormatError, match="row 517 of env 1 has the priority"):
         priorities.read(tmp_path / "p", 2)
 
@@ -95,7 +97,7 @@ def test_leaves_that_nobody_can_have_saved(tmp_path, bad):
 def test_files_that_are_damaged_are_refused(tmp_path):
     path = tmp_path / "p"
     assert priorities.read(path, 1) is None
-    priorities.write(path, leaves_of(1000, 1), 0, 1.0)
+    priorities.write(path, priorities.Unsaved(leaves_of(1000, 1), 1.0), 0)
     with pytest.raises(FormatError):
         priorities.read(path, 2)
     document = json.loads((path / "zarr.json").read_text())
@@ -125,14 +127,14 @@ def test_a_set_takes_the_place_of_another_as_a_whole(tmp_path, there):
     private.directory(tmp_path).mkdir(parents=True)
     old, new = leaves_of(700, 1, 1), leaves_of(900, 1, 2)
     if there:
-        priorities.replace(tmp_path, "priority.even", old, 0, None)
-    priorities.replace(tmp_path, "priority.even", new, 0, 0.25)
+        priorities.replace(tmp_path, "priority.even", priorities.Unsaved(old, None), 0)
+    priorities.replace(tmp_path, "priority.even", priorities.Unsaved(new, 0.25), 0)
     found = priorities.read(tmp_path / "priority.even", 1)
     np.testing.assert_array_equal(found.leaves, new)
     assert found.alpha == 0.25
     assert priorities.sets(tmp_path) == ["priority.even"]
     assert not private.new_priorities(tmp_path, "priority.even").exists()
-    priorities.write(tmp_path / "ck" / "priority", old, 0, 1.0)
+    priorities.write(tmp_path / "ck" / "priority", priorities.Unsaved(old, 1.0), 0)
     synced = priorities.share(tmp_path, tmp_path / "ck" / "priority")
     assert synced == [private.new_priorities(tmp_path, "priority")]
     priorities.put_in_place(tmp_path, "priority")
@@ -146,9 +148,9 @@ def test_a_set_takes_the_place_of_another_as_a_whole(tmp_path, there):
 def test_an_exchange_that_was_cut_is_finished(tmp_path, has_new):
     private.directory(tmp_path).mkdir(parents=True)
     aside = private.old_priorities(tmp_path, "priority")
-    priorities.write(aside, leaves_of(10, 1, 1), 0, None)
+    priorities.write(aside, priorities.Unsaved(leaves_of(10, 1, 1), None), 0)
     if has_new:
-        priorities.write(tmp_path / "priority", leaves_of(20, 1, 2), 0, None)
+        priorities.write(tmp_path / "priority", priorities.Unsaved(leaves_of(20, 1, 2), None), 0)
     priorities.finish_exchanges(tmp_path)
     assert not aside.exists()
     found = priorities.read(tmp_path / "priority", 1).leaves
