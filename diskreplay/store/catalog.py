@@ -45,7 +45,6 @@ class SegmentEntry(NamedTuple):
 
     @property
     def start(self) -> int:
-        """The first row."""
         return self.number * self.field.segment_rows
 
     @property
@@ -113,7 +112,6 @@ class Catalog:
         return self.fields[0].groups(self.num_envs)
 
     def envs(self, group: int) -> slice:
-        """The envs of a group."""
         size = self.fields[0].env_group
         return slice(group * size, min((group + 1) * size, self.num_envs))
 
@@ -155,7 +153,6 @@ class Catalog:
     # -- files
 
     def paths(self, field: Field) -> FieldPaths:
-        """Where the files of a field are."""
         return FieldPaths(self.path, self.fields.index(field), field)
 
     def chunk(self, field: Field, number: int, group: int) -> Path:

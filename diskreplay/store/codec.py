@@ -274,23 +274,18 @@ def whole_index(field: Field, shard: Mapping) -> np.ndarray:
     checked when they are read."""
     size = field.index_bytes
     if shard.size < size + 4:
-        raise CorruptSegmentError(
-            f"{shard.path}: {shard.size} bytes are too few for the index of "
-            f"{field.blocks * field.env_group} blocks; restore the file, or load a checkpoint"
-        )
-    head = shard.array[: size + 4].copy()
-    if crc32c(head[:size]) != int(head[size:].view("<u4")[0]):
-        raise CorruptSegmentError(
-            f"{shard.path}: the checksum of the shard index does not match; restore the file, or "
-            "load a checkpoint"
-        )
-    index = head[:size].view("<i8").reshape(-1, 2)
-    if misplaced(field, index, shard.size).any():
-        raise CorruptSegmentError(
-            f"{shard.path}: a block of the shard lies outside the file; restore the file, or load "
-            "a checkpoint"
-        )
-    return index
+        blocks = field.blocks * field.env_group
+        wrong = f"{shard.size} bytes are too few for the index of {blocks} blocks"
+    else:
+        head = shard.array[: size + 4].copy()
+        index: np.ndarray = head[:size].view("<i8").reshape(-1, 2)
+        if crc32c(head[:size]) != int(head[size:].view("<u4")[0]):
+            wrong = "the checksum of the shard index does not match"
+        elif misplaced(field, index, shard.size).any():
+            wrong = "a block of the shard lies outside the file"
+        else:
+            return index
+    raise CorruptSegmentError(f"{shard.path}: {wrong}; restore the file, or load a checkpoint")
 
 
 def misplaced(field: Field, index: np.ndarray, size: int) -> np.ndarray:

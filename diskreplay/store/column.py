@@ -59,7 +59,6 @@ class Column(Generic[AnySegment]):
 
     @property
     def mappings(self) -> list[Mapping]:
-        """All that are mapped of it."""
         return [segment.mapping for segment in self.segments.mapped.values()]
 
     def move(self, before: Path) -> None:

@@ -31,7 +31,6 @@ class ColumnFiles:
 
     @property
     def root(self) -> Path:
-        """The store's directory."""
         return self.place.path
 
     @property

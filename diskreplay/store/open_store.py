@@ -137,7 +137,6 @@ class OpenStore:
         ]
 
     def open_page(self, *, writable: bool) -> CommitPage:
-        """Map the commit page."""
         packed = sum(field.packed for field in self.fields)
         return CommitPage(private.commit_page(self.path), self.num_envs, packed, writable=writable)
 

@@ -6,7 +6,7 @@ the while.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,17 +15,6 @@ from diskreplay.store.field import Field
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.segment import RawSegment, Seal, Segment, Shard
 from diskreplay.store.tail import Tail
-
-
-class Partial(Protocol):
-    """The first rows of each env in a segment."""
-
-    def copy(self) -> None:
-        """Copy what may not stay where it is. Call it before a segment is let go of: with `rwlock`
-        held for reading, or while nobody adds rows."""
-
-    def write(self, path: Path) -> Seal:
-        """Write the segment to a new file."""
 
 
 class PartialSegment:
@@ -116,7 +105,8 @@ class PartialShard:
         self._before = np.cumsum(self._used) - self._used
 
     def copy(self) -> None:
-        """Copy the rows in the tail. Some may be in the shard by now."""
+        """Copy the rows in the tail. Some may be in the shard by now. Call it before the segment
+        is let go of: with `rwlock` held for reading, or while nobody adds rows."""
         used, field = self._used, self._segment.field
         rows = np.repeat(self._starts - self._before, used) + np.arange(used.sum())
         copied = np.empty((len(rows), *field.shape), field.dtype)
@@ -138,6 +128,10 @@ class PartialShard:
         written, named = codec.named_only(field, written, index)
         files.write(path, [written.data, self._behind])
         return Seal(len(written) + len(self._behind), codec.checksum(written, named))
+
+
+Partial = PartialSegment | PartialShard
+"""The first rows of each env in a segment."""
 
 
 class NoShard(Shard):

@@ -109,7 +109,6 @@ class Piece(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many envs."""
         return self.stop - self.start
 
     @property

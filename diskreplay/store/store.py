@@ -252,11 +252,10 @@ class Store(OpenStore):
         self.count = np.array(self.count)
         self.writer.let_go()
         with self.maintenance.lock, self.rwlock:
-            is_there = False
-            with contextlib.suppress(
-                StorageError
-            ):  # closing goes on; an opening removes what is left
+            try:
                 is_there = self.place.holds()
+            except StorageError:  # closing goes on; the next opening removes what is left
+                is_there = False
             for raw in self.raw_columns:
                 if not is_there:  # another store's private files may have these names
                     raw.spares.forget()
