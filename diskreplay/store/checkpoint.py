@@ -244,7 +244,7 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
     for path in written:
         name = path.relative_to(build).as_posix()
         if name not in contents:
-            contents[name] = plain_file.checksum(path)
+            contents[name] = plain_file.checksum_of_new(path)
     listing = manifest.write(build, contents)
     if not files.is_synced(store.path):  # what is linked was never synced where it comes from
         written = [build / name for name in contents]

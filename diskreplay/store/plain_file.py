@@ -87,6 +87,15 @@ def checksum(path: Path) -> Seal:
         return Seal(size, crc)
 
 
+def checksum_of_new(path: Path) -> Seal:
+    """The same of a file that was just written here: what cannot be read back is the disk's fault,
+    a `StorageError`."""
+    try:
+        return checksum(path)
+    except Unreadable as error:
+        raise StorageError(errno.EIO, f"cannot be read back: {error}", str(path)) from error
+
+
 def bytes_of(path: Path, most: int | None = None) -> np.ndarray:
     """The bytes of a file, or of a longer one `most` and one more; or `Unreadable`."""
     with plain_file(path) as (fd, size):

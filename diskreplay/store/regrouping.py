@@ -184,7 +184,7 @@ class _Build:
         )
         group = build / "zarr.json"
         files.write(group, [format.encode(format.group_document(attributes))])
-        self._add(group, plain_file.checksum(group))
+        self._add(group, plain_file.checksum_of_new(group))
         copied = self._copies.run()
         listing = manifest.write(build, self._files)
         files.sync([*self._written, *copied, listing])
@@ -223,7 +223,7 @@ class _Build:
         rows = int(self._count.max())
         document = format.array_document(field, rows, before, {"seals": seals})
         for path in format.write_documents(self._build, field, document):
-            self._add(path, plain_file.checksum(path))
+            self._add(path, plain_file.checksum_of_new(path))
 
     def _write_priorities(self) -> None:
         """Put the columns of the envs side by side, in each set that some source has."""
