@@ -42,16 +42,13 @@ if TYPE_CHECKING:
 
 _LARGEST_TEXT = 60
 _OF_ROWS = ("field", "value", "priority")  # differences of the rows that are compared
-_EITHER: dict[str, Any] = {
-    "help": "Directory of a store or a checkpoint.", "show_default": False, **OF_A_PATH,
-}  # fmt: skip
+_EITHER: dict[str, Any] = {"help": "Directory of a store or a checkpoint.", **OF_A_PATH}
 
 commands = typer.Typer()
 
 _DIRECTORY = "Directory that checkpoints are saved in"
 DirectoryArgument = Annotated[
-    Path,
-    typer.Argument(metavar="DIR", help=f"{_DIRECTORY}.", show_default=False, **OF_A_PATH),
+    Path, typer.Argument(metavar="DIR", help=f"{_DIRECTORY}.", **OF_A_PATH)
 ]
 
 
@@ -66,7 +63,6 @@ def verify(
             metavar="PATH",
             help="Directory of a live store or of a checkpoint, or a URL that checkpoints are "
             "published at.",
-            show_default=False,
             readable=False,
         ),
     ],
@@ -78,7 +74,6 @@ def verify(
         typer.Option(
             "--from",
             metavar="CHECKPOINT",
-            show_default=False,
             **OF_A_PATH,
             help="With --repair: take lost rows from this checkpoint, as far as it has them whole. "
             "One beside the store shares files with it by hard links: damage to such a file is in "
@@ -198,12 +193,13 @@ def checkpoints(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help=f"{_DIRECTORY}, or a URL that they are published at.",
-            show_default=False, readable=False,
+            metavar="DIR",
+            help=f"{_DIRECTORY}, or a URL that they are published at.",
+            readable=False,
         ),
     ],
     as_json: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """List the checkpoints of a directory: suffix, time, rows, bytes, whole or not, attachments.
 
     Shared bytes are in files that the live store or another checkpoint has too. Deleting one
@@ -269,10 +265,7 @@ def _found_in(directory: Path) -> list["Checkpoint"]:
 @commands.command(epilog="Example: `diskreplay prune runs/pong/checkpoints --keep 2`")
 def prune(
     directory: DirectoryArgument,
-    keep: Annotated[
-        int,
-        typer.Option(min=1, help="How many checkpoints of each name to keep.", show_default=False),
-    ],
+    keep: Annotated[int, typer.Option(min=1, help="How many checkpoints of each name to keep.")],
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; needed with --json.")
     ] = False,

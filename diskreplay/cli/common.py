@@ -94,21 +94,14 @@ in the usage (2) and not the system's refusal (4), and says less than the error 
 PathArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="PATH", help="Directory of a live store or of a checkpoint.", show_default=False,
-        **OF_A_PATH,
+        metavar="PATH", help="Directory of a live store or of a checkpoint.", **OF_A_PATH
     ),
-]  # fmt: skip
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-OutOption = Annotated[
-    Path,
-    typer.Option("--out", "-o", help="File to write.", show_default=False, **OF_A_PATH),
-]
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write.", **OF_A_PATH)]
 NewStoreOption = Annotated[
-    Path,
-    typer.Option(
-        "--out", "-o", help="Directory of the new store.", show_default=False, **OF_A_PATH
-    ),
+    Path, typer.Option("--out", "-o", help="Directory of the new store.", **OF_A_PATH)
 ]
 EpisodeOption = Annotated[
     int | None,

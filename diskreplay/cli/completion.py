@@ -59,7 +59,7 @@ InstallOption = Annotated[
     str | None,
     typer.Option(
         "--install-completion", metavar="[SHELL]", callback=_install, is_eager=True,
-        expose_value=False, show_default=False,
+        expose_value=False,
         help="Make a shell complete commands and options: bash, zsh, fish or powershell; without "
         "a name the one this is typed into.",
     ),
@@ -68,7 +68,7 @@ ShowOption = Annotated[
     str | None,
     typer.Option(
         "--show-completion", metavar="[SHELL]", callback=_show, is_eager=True,
-        expose_value=False, show_default=False,
+        expose_value=False,
         help="Print the script that does so, to install it yourself.",
     ),
 ]  # fmt: skip

@@ -39,8 +39,7 @@ def convert(
     out: NewStoreOption,
     compressor: CompressorOption = None,
     segment_rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="Rows in one file; by default chosen.", show_default=False),
+        int | None, typer.Option(min=1, help="Rows in one file; by default chosen.")
     ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -67,7 +66,6 @@ def merge(
         list[Path],
         typer.Argument(
             metavar="PATH...",
-            show_default=False,
             **OF_A_PATH,
             help="Stores or checkpoints of the same spaces and number of envs.",
         ),

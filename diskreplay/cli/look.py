@@ -291,12 +291,7 @@ def bench(
     path: PathArgument,
     batch_size: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=1 << 20,
-            show_default=False,
-            help="Transitions in a batch. Default: the store's own.",
-        ),
+        typer.Option(min=1, max=1 << 20, help="Transitions in a batch. Default: the store's own."),
     ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.0, max=3600.0, help="How long to sample from memory.")

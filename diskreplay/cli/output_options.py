@@ -11,13 +11,12 @@ from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.humanize import size_text
 
 CapacityOption = Annotated[
-    int | None,
-    typer.Option("--capacity", min=1, help="Rows that the new store keeps.", show_default=False),
+    int | None, typer.Option("--capacity", min=1, help="Rows that the new store keeps.")
 ]
 CompressorOption = Annotated[
     str | None,
     typer.Option(
-        "--compressor", show_default=False,
+        "--compressor",
         help="auto, raw, lz4 or zstd, for all fields or for some: observation=zstd,mask=raw.",
     ),
 ]  # fmt: skip

@@ -32,7 +32,7 @@ _GIF_FRAMES = 3000  # more are thinned out: the encoder holds all, and nobody wa
 FieldOption = Annotated[
     str | None,
     typer.Option(
-        "--field", "-f", show_default=False,
+        "--field", "-f",
         help="The field to draw, like observation/camera; else the first observation that looks "
         "like a picture.",
     ),
@@ -48,7 +48,7 @@ def frames(
     episode: EpisodeOption = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many frames.")] = 24,
     columns: Annotated[
-        int | None, typer.Option("--columns", min=1, help="Frames in a line.", show_default=False)
+        int | None, typer.Option("--columns", min=1, help="Frames in a line.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the choice of frames.")] = 0,
     field: FieldOption = None,
@@ -89,26 +89,20 @@ def video(
     path: PathArgument,
     out: OutOption,
     episode: EpisodeOption = -1,
-    fps: Annotated[
-        float, typer.Option("--fps", min=0.02, max=50, help="Frames a second.")
-    ] = 15,
+    fps: Annotated[float, typer.Option("--fps", min=0.02, max=50, help="Frames a second.")] = 15,
     every: Annotated[
         int | None,
         typer.Option(
-            "--every", min=1, show_default=False,
-            help=f"Show each k-th frame; else all, up to {_GIF_FRAMES:,} frames.",
+            "--every", min=1, help=f"Show each k-th frame; else all, up to {_GIF_FRAMES:,} frames."
         ),
     ] = None,
     scale: Annotated[
-        int | None,
-        typer.Option(
-            "--scale", min=1, max=16, show_default=False, help="Enlarge so many times."
-        ),
+        int | None, typer.Option("--scale", min=1, max=16, help="Enlarge so many times.")
     ] = None,
     field: FieldOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Make a GIF of an episode, with the frame it ended with if that was recorded."""
     from diskreplay.pictures.animation import save_gif
 

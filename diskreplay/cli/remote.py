@@ -32,22 +32,18 @@ UrlArgument = Annotated[
         metavar="URL",
         help="Where checkpoints are published: s3://bucket/runs/pong, gs://, az:// or "
         "file:///directory. Credentials come from the environment.",
-        show_default=False,
     ),
 ]
 SuffixOption = Annotated[
     str | None,
     typer.Option(
-        "--suffix", "-s", show_default=False,
+        "--suffix", "-s",
         help="Which checkpoint; by default the one of the highest number.",
     ),
 ]  # fmt: skip
 RunOption = Annotated[
     str | None,
-    typer.Option(
-        show_default=False,
-        help="Who publishes; by default what remote.json beside the checkpoints says.",
-    ),
+    typer.Option(help="Who publishes; by default what remote.json beside the checkpoints says."),
 ]
 TakeoverOption = Annotated[
     bool, typer.Option("--takeover", help="Go on although another run published last.")
@@ -78,7 +74,7 @@ def push(
         Path,
         typer.Argument(
             metavar="CHECKPOINT", help="A checkpoint, or the directory that they are saved in.",
-            show_default=False, **OF_A_PATH,
+            **OF_A_PATH,
         ),
     ],
     url: UrlArgument,
@@ -131,7 +127,7 @@ def pull(
 def collect(
     url: UrlArgument,
     keep: Annotated[
-        int, typer.Option(min=1, help="How many numbered checkpoints to keep.", show_default=False)
+        int, typer.Option(min=1, help="How many numbered checkpoints to keep.")
     ],
     grace: Annotated[
         str, typer.Option(help="Objects younger than this stay: 90s, 30m, 24h, 7d.")
@@ -139,7 +135,7 @@ def collect(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="DIR", show_default=False, **OF_A_PATH,
+            "--from", metavar="DIR", **OF_A_PATH,
             help="Where the run pushes from: remote.json in it says which run it is.",
         ),
     ] = None,

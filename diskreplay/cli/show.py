@@ -62,10 +62,7 @@ def episodes(
         bool, typer.Option("--reverse", help="The other way round: the lowest return first.")
     ] = False,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            help="How many, 0 for all. Default: 20, with --json all.", min=0, show_default=False
-        ),
+        int | None, typer.Option(help="How many, 0 for all. Default: 20, with --json all.", min=0)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,11 +102,7 @@ def show(
     id: Annotated[
         int | None,
         typer.Argument(
-            metavar="ID",
-            min=0,
-            max=(1 << 63) - 1,
-            show_default=False,
-            help="Id of one row, as in batch.id.",
+            metavar="ID", min=0, max=(1 << 63) - 1, help="Id of one row, as in batch.id."
         ),
     ] = None,
     episode: EpisodeOption = None,
@@ -118,7 +111,6 @@ def show(
         typer.Option(
             "--field",
             "-f",
-            show_default=False,
             help="Which field to draw. Default: the first that looks like a picture.",
         ),
     ] = None,
@@ -127,13 +119,7 @@ def show(
     ] = _FEW,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Save the frames as a .png sheet or a .gif.",
-            show_default=False,
-            **OF_A_PATH,
-        ),
+        typer.Option("--out", "-o", help="Save the frames as a .png sheet or a .gif.", **OF_A_PATH),
     ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,

@@ -34,7 +34,6 @@ def size(
         int | None,
         typer.Option(
             "--steps",
-            show_default=False,
             help="Steps to record: at least 1000, at most the capacity. Default: 10000, or the "
             "capacity if that is less.",
         ),

@@ -70,7 +70,7 @@ class Pictures(StrEnum):
 FormatOption = Annotated[
     Format | None,
     typer.Option(
-        "--format", "-f", show_default=False,
+        "--format", "-f",
         help="By default told from the name: .parquet, .csv or .npz. dopamine means checkpoints of "
         "Dopamine and, to import, of ReAgent.",
     ),
@@ -78,9 +78,7 @@ FormatOption = Annotated[
 SuffixOption = Annotated[
     str | None,
     typer.Option(
-        "--suffix",
-        show_default=False,
-        help="Number of the checkpoint; for those of Dopamine and ReAgent only.",
+        "--suffix", help="Number of the checkpoint; for those of Dopamine and ReAgent only."
     ),
 ]
 
@@ -105,7 +103,6 @@ def export(
         typer.Option(
             "--out",
             "-o",
-            show_default=False,
             help="File or directory to write; for minari the data set's id, like "
             "pong/random-v0, which goes below MINARI_DATASETS_PATH or ~/.minari/datasets.",
         ),
@@ -118,33 +115,24 @@ def export(
         ),
     ] = None,
     episodes_per_file: Annotated[
-        int | None,
-        typer.Option(
-            min=1, show_default=False, help="Parquet, with --partition episodes. Default: 1000."
-        ),
-    ] = None,
-    compression: Annotated[
-        Compression | None, typer.Option(show_default=False, help="Parquet. Default: zstd.")
+        int | None, typer.Option(min=1, help="Parquet, with --partition episodes. Default: 1000.")
     ] = None,
     fps: Annotated[
+    compression: Annotated[Compression | None, typer.Option(help="Parquet. Default: zstd.")] = None,
         int | None,
         typer.Option(
-            min=1,
-            show_default=False,
-            help="LeRobot: steps a second; av1 videos have at most 240. Default: 30.",
+            min=1, help="LeRobot: steps a second; av1 videos have at most 240. Default: 30."
         ),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            show_default=False,
-            help="LeRobot: what the episodes try to do, in words. Default: the environment's id.",
+            help="LeRobot: what the episodes try to do, in words. Default: the environment's id."
         ),
     ] = None,
     pictures: Annotated[
         Pictures | None,
         typer.Option(
-            show_default=False,
             help="LeRobot: videos that lose some detail (av1, h264), lossless ones, or PNG. "
             "Default: av1.",
         ),
@@ -245,9 +233,7 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE",
-            show_default=False,
-            help="A file, a directory of them, or the id of a Minari data set.",
+            metavar="SOURCE", help="A file, a directory of them, or the id of a Minari data set."
         ),
     ],
     out: NewStoreOption,

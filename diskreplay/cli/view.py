@@ -19,14 +19,14 @@ def view(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...", show_default=False, **OF_A_PATH,
+            metavar="PATH...", **OF_A_PATH,
             help="Stores, checkpoints, or directories with some in them.",
         ),
     ],
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", "-p", min=0, max=65535, show_default=False,
+            "--port", "-p", min=0, max=65535,
             help="Default: 8642, or a free one if that is taken. 0 takes any free one.",
         ),
     ] = None,
@@ -42,14 +42,14 @@ def view(
     names: Annotated[
         list[str] | None,
         typer.Option(
-            "--name", metavar="NAME", show_default=False,
+            "--name", metavar="NAME",
             help="With --host: one more host name that the page answers to.",
         ),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
-            "--token", show_default=False, envvar="DISKREPLAY_VIEW_TOKEN",
+            "--token", envvar="DISKREPLAY_VIEW_TOKEN",
             help="A token of your own, so that the address stays the same. Default: a new one each "
             "time. Other users of this machine can see an option; the variable is safer.",
         ),

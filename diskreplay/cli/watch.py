@@ -27,7 +27,7 @@ INTERVAL = "2"  # seconds, where none are given
 WatchOption = Annotated[
     float | None,
     typer.Option(
-        "--watch", "-w", metavar="[SECONDS]", min=0.05, show_default=False,
+        "--watch", "-w", metavar="[SECONDS]", min=0.05,
         help=f"Look again every SECONDS seconds, {INTERVAL} by default, until Ctrl-C. Shows rows a "
         "second and the returns of the newest episodes, too. With --json a line each time.",
     ),
