@@ -1,9 +1,10 @@
 """Commands that take a store to other formats and back: export, import."""
 
+import importlib
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -117,8 +118,8 @@ def export(
     episodes_per_file: Annotated[
         int | None, typer.Option(min=1, help="Parquet, with --partition episodes. Default: 1000.")
     ] = None,
-    fps: Annotated[
     compression: Annotated[Compression | None, typer.Option(help="Parquet. Default: zstd.")] = None,
+    fps: Annotated[
         int | None,
         typer.Option(
             min=1, help="LeRobot: steps a second; av1 videos have at most 240. Default: 30."
@@ -171,21 +172,10 @@ def export(
         )
     with opened(path) as buffer, progress(f"writing {target.name}") as advance:
         before = oldest(buffer)
-        if kind is Format.PARQUET:
-            from diskreplay.convert.parquet import to_parquet
-
-            to_parquet(buffer, target, overwrite=force, progress=advance, **chosen)
-        elif kind is Format.CSV:
-            from diskreplay.convert.table import to_csv
-
-            to_csv(buffer, target, overwrite=force, progress=advance)
-        elif kind is Format.NPZ:
-            from diskreplay.convert.npz import to_npz
-
-            to_npz(buffer, target, overwrite=force, progress=advance)
+        if kind is Format.DOPAMINE:
+            _export_dopamine(buffer, target, _needed(suffix), force, advance)
         elif kind is Format.MINARI:
-            from diskreplay.convert.minari import to_minari
-
+            to_minari = _converter("to", kind)
             if force:
                 raise InvalidInputError(
                     "--force: a Minari data set is not replaced; choose the next version, or "
@@ -193,12 +183,9 @@ def export(
                 )
             made = to_minari(buffer, out, progress=advance)
             target = Path(made.storage.data_path).parent
-        elif kind is Format.LEROBOT:
-            from diskreplay.convert.lerobot import to_lerobot
-
-            to_lerobot(buffer, target, overwrite=force, progress=advance, **chosen)
         else:
-            _export_dopamine(buffer, target, _needed(suffix), force, advance)
+            export_as = _converter("to", kind)
+            export_as(buffer, target, overwrite=force, progress=advance, **chosen)
         left = oldest(buffer) - before
     say_written(target, kind.value, as_json, left)
 
@@ -213,9 +200,7 @@ def _export_dopamine(
             f"{out}: a checkpoint with the suffix {suffix} is there already; choose another one, "
             "or ask for it to be replaced (--force)"
         )
-    gz_checkpoint.write(
-        buffer, out, suffix, flavour="dopamine", progress=_from_totals(advance)
-    )  # fmt: skip
+    gz_checkpoint.write(buffer, out, suffix, flavour="dopamine", progress=_from_totals(advance))
 
 
 @commands.command("import", epilog="""\
@@ -264,31 +249,16 @@ def import_(
                     given, _needed(suffix), beside, progress=_from_totals(advance), **options
                 )
         else:
-            reader = _reader(kind)
-            reader(given, out, overwrite=force, progress=advance, **options).close()
+            import_from = _converter("from", kind)
+            import_from(given, out, overwrite=force, progress=advance, **options).close()
     say_written(out, None, as_json)
 
 
-def _reader(kind: Format) -> Callable[..., ReplayBuffer]:
-    if kind is Format.PARQUET:
-        from diskreplay.convert.parquet import from_parquet
-
-        return from_parquet
-    if kind is Format.CSV:
-        from diskreplay.convert.table import from_csv
-
-        return from_csv
-    if kind is Format.NPZ:
-        from diskreplay.convert.npz import from_npz
-
-        return from_npz
-    if kind is Format.LEROBOT:
-        from diskreplay.convert.lerobot import from_lerobot
-
-        return from_lerobot
-    from diskreplay.convert.minari import from_minari
-
-    return from_minari
+def _converter(way: Literal["to", "from"], kind: Format) -> Callable[..., Any]:
+    """`to_parquet` and the like. Its module is imported only now: it may need a package that is not
+    installed."""
+    module = "table" if kind is Format.CSV else kind.value
+    return getattr(importlib.import_module(f"diskreplay.convert.{module}"), f"{way}_{kind.value}")
 
 
 def _told_from(path: Path) -> Format:
