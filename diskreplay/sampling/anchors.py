@@ -14,6 +14,7 @@ from diskreplay.signals import undisturbed
 
 _PATIENCE = 8  # rounds of picking rows blindly before listing the anchors
 _NOTHING = np.empty(0)
+_MARKED = 1  # of a row that is an anchor, in place of 0
 
 
 class Anchors:
@@ -133,22 +134,11 @@ class Anchors:
 
     def ids(self) -> np.ndarray:
         """All anchors, env by env, oldest first. O(rows)."""
-        index = self._index
-        start = int(index.first.min())
-        envs, rows = np.nonzero(self._marked(start, int(index.count.max())).T)
-        return (rows + start) * index.num_envs + envs
+        return self._index.ids_with(self._marks[: self._index.size], _MARKED)
 
     def _marked(self, start: int, stop: int) -> np.ndarray:
         """Whether the rows ``start..stop`` are anchors, of shape ``(stop - start, num_envs)``."""
-        index = self._index
-        marks = self._marks[: index.size].reshape(-1, index.num_envs)
-        there = np.empty((stop - start, index.num_envs), np.bool_)
-        for at, place, rows in index.runs(start, stop):
-            np.not_equal(marks[place : place + rows], 0, out=there[at : at + rows])
-        for env in range(index.num_envs):
-            there[: max(index.first[env] - start, 0), env] = False
-            there[max(index.count[env] - start, 0) :, env] = False
-        return there
+        return self._index.rows_with(self._marks[: self._index.size], _MARKED, start, stop)
 
     def check(self, anchors: np.ndarray) -> None:
         """Refuse ids that name no window.
@@ -222,7 +212,7 @@ class Anchors:
         known = new = 0 if self.new is None else self._take_new(self.new, plan.anchor)
         if self.tree is not None:
             if new < plan.size:
-                self.tree.draw_into(
+                self.tree.draw(
                     plan.anchor[new:], plan.probability[new:], plan.weight[new:], self._index, rng,
                     beta,
                 )  # fmt: skip
@@ -302,14 +292,11 @@ class Anchors:
         PriorityError, UnknownIdError
             Nothing is changed.
         """
-        tree, index = self._tree, self._index
-        wrong, ignored, largest = tree.row_kernels.tree_update_marked(
-            tree.nodes, tree.least, tree.starts, self._marks.reshape(-1, 1), index.bounds,
-            index.figures, anchors, priorities, tree.alpha, tree.places(anchors),
+        tree = self._tree
+        ignored, largest = tree.update(
+            tree.row_kernels.tree_update_marked, self._marks.reshape(-1, 1), self._index, anchors,
+            priorities, "anchor", "eta * max |td| + (1 - eta) * mean |td|",
         )  # fmt: skip
-        if wrong:
-            example = "eta * max |td| + (1 - eta) * mean |td|"
-            tree.complain(wrong, ignored, index, anchors, priorities, "anchor", example)
         self.largest = max(self.largest, largest)
         return ignored
 
@@ -341,9 +328,4 @@ class Anchors:
             return
         known = leaves[low - start : high - start]
         which = self._marked(low, high) & ~np.isnan(known)
-        ours = self._tree.leaves[: index.size].reshape(-1, index.num_envs)
-        for at, place, rows in index.runs(low, high):
-            np.copyto(
-                ours[place : place + rows], known[at : at + rows], where=which[at : at + rows]
-            )
-        self._tree.rebuild()
+        self._tree.restore(index, low, known, which)

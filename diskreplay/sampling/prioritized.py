@@ -210,13 +210,8 @@ class PrioritizedSampler:
             tree.clear()
             return
         known[np.isnan(known)] = of_new
-        ours = tree.leaves.reshape(-1, index.num_envs)
-        ours[:] = 0.0
-        for at, place, rows in index.runs(first, stop):
-            # Where envs differ, one row's place may be another row's of another env.
-            there = sampleable[at : at + rows]
-            np.copyto(ours[place : place + rows], known[at : at + rows], where=there)
-        tree.rebuild()
+        tree.leaves[:] = 0.0
+        tree.restore(index, first, known, sampleable)
 
     def _restore_initial(self, first: int, leaves: np.ndarray, sampleable: np.ndarray) -> None:
         """Take over the leaves of rows that cannot be sampled yet, from `first` on."""
@@ -264,7 +259,9 @@ class PrioritizedSampler:
             Nothing can be sampled, or all priorities are zero.
         """
         self._drawable()
-        return self.tree.draw(self._index, rng, size, beta)
+        drawn = np.empty(size, np.int64), np.empty(size), np.empty(size, np.float32)
+        self.tree.draw(*drawn, self._index, rng, beta)
+        return drawn
 
     def draw_at(self, positions: np.ndarray) -> tuple[np.ndarray, PriorityMass]:
         """The ids at given places of the total, and what that total was: for a draw over several
@@ -320,14 +317,11 @@ class PrioritizedSampler:
         PriorityError, UnknownIdError
             Nothing is changed.
         """
-        tree, index = self.tree, self._index
-        wrong, at, largest = self._kernels.tree_update(
-            tree.nodes, tree.least, tree.starts, index.ring, index.bounds, index.figures, ids,
-            priorities, self.alpha, tree.places(ids),
+        index = self._index
+        ignored, largest = self.tree.update(
+            self._kernels.tree_update, index.ring, index, ids, priorities, "id",
+            "|td_error| plus a small constant",
         )  # fmt: skip
-        if wrong:
-            example = "|td_error| plus a small constant"
-            tree.complain(wrong, at, index, ids, priorities, "id", example)
         if largest > self.largest:
             self.largest = largest
-        return int(at)
+        return ignored

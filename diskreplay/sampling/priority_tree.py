@@ -1,6 +1,7 @@
 """A sum tree whose leaves are powers of priorities, one for each place of a row index."""
 
-from typing import NoReturn, Self
+from collections.abc import Callable
+from typing import Self
 
 import numpy as np
 
@@ -56,24 +57,16 @@ class PriorityTree(SumTree):
         return max(self.min / self.total, _SMALLEST) if len(self.least) else 0.0
 
     def draw(
-        self, index: RowIndex, rng: ReplayableRng, size: int, beta: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, probabilities (float64) and importance weights (float32) of `size` rows.
+        self, ids: np.ndarray, probability: np.ndarray, weight: np.ndarray, index: RowIndex,
+        rng: ReplayableRng, beta: float,
+    ) -> None:  # fmt: skip
+        """Draw rows: ids, probabilities (float64) and importance weights (float32) into arrays.
 
         Raises
         ------
         EmptyBufferError
             All priorities are 0.
         """
-        drawn = np.empty(size, np.int64), np.empty(size), np.empty(size, np.float32)
-        self.draw_into(*drawn, index, rng, beta)
-        return drawn
-
-    def draw_into(
-        self, ids: np.ndarray, probability: np.ndarray, weight: np.ndarray, index: RowIndex,
-        rng: ReplayableRng, beta: float,
-    ) -> None:  # fmt: skip
-        """As `draw`, into arrays of these."""
         if not self.total > 0:
             raise EmptyBufferError("nothing to sample: all priorities are 0")
         rng.draw(
@@ -81,22 +74,27 @@ class PriorityTree(SumTree):
             self.least_probability, index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
 
-    def places(self, ids: np.ndarray) -> np.ndarray:
-        """Memory of a kernel that updates as many priorities."""
-        if len(self._places) < len(ids):
-            self._places = np.empty(len(ids), np.int64)
-        return self._places
-
-    def complain(
-        self, wrong: int, at: int, index: RowIndex, ids: np.ndarray, priorities: np.ndarray,
-        noun: str, example: str,
-    ) -> NoReturn:  # fmt: skip
-        """Raise the error for what a kernel says is wrong with an update.
+    def update(
+        self, kernel: Callable[..., tuple[int, int, float]], words: np.ndarray, index: RowIndex,
+        ids: np.ndarray, priorities: np.ndarray, noun: str, example: str,
+    ) -> tuple[int, float]:  # fmt: skip
+        """Set priorities with `tree_update`, or another kernel like it, which goes by `words`.
+        Returns how many rows were ignored, since they cannot be drawn, and the largest priority of
+        the others. `noun` and `example` are for errors: what an id names, and a formula.
 
         Raises
         ------
         PriorityError, UnknownIdError
+            Nothing is changed.
         """
+        if len(self._places) < len(ids):
+            self._places = np.empty(len(ids), np.int64)
+        wrong, at, largest = kernel(
+            self.nodes, self.least, self.starts, words, index.bounds, index.figures, ids,
+            priorities, self.alpha, self._places,
+        )  # fmt: skip
+        if not wrong:
+            return at, largest
         if wrong == 1:
             raise PriorityError(
                 f"priority {priorities[at]} at position {at}: finite, not negative and, raised "
@@ -104,3 +102,12 @@ class PriorityTree(SumTree):
             )
         index.check_known(ids)
         raise UnknownIdError(f"{noun} {ids[at]} at position {at} was never handed out")
+
+    def restore(self, index: RowIndex, start: int, leaves: np.ndarray, where: np.ndarray) -> None:
+        """Set the leaves of consecutive rows from `start` on, where it is said; then all sums."""
+        ours = self.leaves[: index.size].reshape(-1, index.num_envs)
+        for at, place, rows in index.runs(start, start + len(leaves)):
+            # Where envs differ, one row's place may be another row's of another env.
+            run = slice(at, at + rows)
+            np.copyto(ours[place : place + rows], leaves[run], where=where[run])
+        self.rebuild()

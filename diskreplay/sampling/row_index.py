@@ -219,8 +219,13 @@ class RowIndex:
 
     def sampleable_ids(self) -> np.ndarray:
         """The ids of all rows that can be sampled, env by env, oldest first. O(rows)."""
+        return self.ids_with(self.ring[:, self._kernels.FLAGS], self._kernels.SAMPLEABLE)
+
+    def ids_with(self, words: np.ndarray, bits: int) -> np.ndarray:
+        """The ids of all retained rows that have any of these bits in their place of `words`, env
+        by env, oldest first. O(rows)."""
         start = int(self.first.min())
-        envs, rows = np.nonzero(self.sampleable_rows(start, int(self.count.max())).T)
+        envs, rows = np.nonzero(self.rows_with(words, bits, start, int(self.count.max())).T)
         return (rows + start) * self.num_envs + envs
 
     def runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -236,11 +241,15 @@ class RowIndex:
     def sampleable_rows(self, start: int, stop: int) -> np.ndarray:
         """Whether the rows ``start..stop`` are retained and can be sampled, of shape
         ``(stop - start, num_envs)``."""
-        flags = self.ring[:, self._kernels.FLAGS].reshape(-1, self.num_envs)
+        kernels = self._kernels
+        return self.rows_with(self.ring[:, kernels.FLAGS], kernels.SAMPLEABLE, start, stop)
+
+    def rows_with(self, words: np.ndarray, bits: int, start: int, stop: int) -> np.ndarray:
+        """The same for rows that have any of these bits in their place of `words`."""
+        words = words.reshape(-1, self.num_envs)
         there = np.empty((stop - start, self.num_envs), np.bool_)
         for at, place, rows in self.runs(start, stop):
-            run = flags[place : place + rows] & self._kernels.SAMPLEABLE
-            np.not_equal(run, 0, out=there[at : at + rows])
+            np.not_equal(words[place : place + rows] & bits, 0, out=there[at : at + rows])
         for env in np.flatnonzero((self.first > start) | (self.count < stop)).tolist():
             there[: max(self.first[env] - start, 0), env] = False
             there[max(self.count[env] - start, 0) :, env] = False

@@ -56,6 +56,12 @@ def index_of(rows, num_envs=1):
     return told.index
 
 
+def draw(tree, index, size, beta):
+    drawn = np.empty(size, np.int64), np.empty(size), np.empty(size, np.float32)
+    tree.draw(*drawn, index, numbers(), beta)
+    return drawn
+
+
 @pytest.mark.parametrize("track_min", [False, True])
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_rows_are_drawn_by_their_leaves_and_weighted_against_them(num_envs, track_min):
@@ -65,8 +71,7 @@ def test_rows_are_drawn_by_their_leaves_and_weighted_against_them(num_envs, trac
     leaves = np.array([1.0, 2.0, 0.0, 4.0, 8.0, 1.0])
     for id_, leaf in zip(ids, leaves, strict=True):
         tree.fill(np.array([id_ % index.size]), leaf)
-    drawn, probability, weight = tree.draw(index, numbers(), 4096, 0.5)
-    assert (drawn.dtype, probability.dtype, weight.dtype) == (np.int64, np.float64, np.float32)
+    drawn, probability, weight = draw(tree, index, 4096, 0.5)
     which = np.array([ids.tolist().index(id_) for id_ in drawn])
     # Stratified: one draw out of each 4096th part of the sum.
     counts = np.bincount(which, minlength=6)
@@ -84,7 +89,7 @@ def test_weights_go_by_the_batch_or_by_all_leaves():
         tree = PriorityTree(index.size, 1.0, track_min=track_min)
         tree.fill(np.array([one]), 1.0)
         tree.fill(np.array([other]), 1e-6)  # hardly ever drawn
-        drawn, _probability, weight = tree.draw(index, numbers(), 4, 1.0)
+        drawn, _probability, weight = draw(tree, index, 4, 1.0)
         assert set((drawn % index.size).tolist()) == {one}
         np.testing.assert_allclose(weight, expected, rtol=1e-5)
 
@@ -94,31 +99,42 @@ def test_where_all_priorities_are_zero_nothing_is_drawn():
     tree = PriorityTree(index.size, 0.5, track_min=False)
     for _ in range(2):
         with pytest.raises(EmptyBufferError, match="all priorities are 0"):
-            tree.draw(index, numbers(), 3, 0.5)
+            draw(tree, index, 3, 0.5)
         tree.fill(index.sampleable_ids() % index.size, 0.0)
     tree.fill(index.sampleable_ids()[:1] % index.size, 1e-300)
-    assert len(tree.draw(index, numbers(), 3, 0.5)[0]) == 3
+    assert len(draw(tree, index, 3, 0.5)[0]) == 3
 
 
 def test_what_is_wrong_with_an_update_is_named():
     index = index_of(3)
     tree = PriorityTree(index.size, 0.5, track_min=False)
     ids, priorities = np.array([0, 1, 2]), np.array([1.0, np.nan, 2.0])
+
+    def update(wrong, ids, noun):
+        tree.update(lambda *_: (wrong, 1, 0.0), index.ring, index, ids, priorities, noun, "|td|")
+
     with pytest.raises(PriorityError, match="priority nan at position 1: finite, not negative"):
-        tree.complain(1, 1, index, ids, priorities, "id", "|td|")
+        update(1, ids, "id")
     with pytest.raises(UnknownIdError, match="id 999 at position 1 was never handed out: env 0"):
-        tree.complain(2, 1, index, np.array([0, 999]), priorities, "id", "|td|")
+        update(2, np.array([0, 999]), "id")
     with pytest.raises(UnknownIdError, match="anchor 1 at position 1 was never handed out"):
-        tree.complain(2, 1, index, ids, priorities, "anchor", "|td|")
+        update(2, ids, "anchor")
 
 
 def test_memory_of_updates_is_used_again():
-    tree = PriorityTree(5, 0.5, track_min=False)
-    few = tree.places(np.arange(3))
-    assert tree.places(np.arange(2)) is few
-    many = tree.places(np.arange(9))
+    tree, index, given = PriorityTree(5, 0.5, track_min=False), index_of(3), []
+
+    def kernel(*arguments):
+        given.append(arguments[-1])
+        return 0, 0, 0.0
+
+    for count in (3, 2, 9, 3):
+        ids = np.arange(count)
+        assert tree.update(kernel, index.ring, index, ids, np.ones(count), "id", "") == (0, 0.0)
+    few, again, many, last = given
+    assert again is few
     assert len(many) == 9
-    assert tree.places(np.arange(3)) is many
+    assert last is many
 
 
 def test_a_least_probability_that_no_float_holds_is_not_that_of_none():
@@ -129,5 +145,5 @@ def test_a_least_probability_that_no_float_holds_is_not_that_of_none():
     tree.fill(np.array([one]), 1e-200)
     tree.fill(np.array([other]), 1e200)
     assert 0 < tree.least_probability < 1e-300
-    _drawn, _probability, weight = tree.draw(index, numbers(), 8, 0.01)
+    _drawn, _probability, weight = draw(tree, index, 8, 0.01)
     assert (weight < 1e-3).all()
