@@ -107,7 +107,7 @@ def _hold_against_seals(
     if not field.packed:  # what is behind its rows is none of them
         seen = replace(seen, size=field.segment_bytes)
     in_pieces = [seal for seal in known if seal.pieces and seal.size == seen.size]
-    wrong = _wrong_pieces(seen, in_pieces[0]) if in_pieces else None
+    wrong = segment_check.wrong_pieces(seen, in_pieces[0]) if in_pieces else None
     if is_cut and seen not in known and wrong is None:
         checked.lost |= segment_check.rows_behind(field, checked.seal.size)
     if not known or seen in known:
@@ -144,10 +144,6 @@ def _binding(snapshot: Snapshot, entry: SegmentEntry, path: Path) -> Seal | None
     return entry.seal if passed.all() or is_sealed else None
 
 
-def _wrong_pieces(found: Seal, known: Seal) -> np.ndarray:
-    return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(known.pieces)
-
-
 def _lose_pieces(
     entry: SegmentEntry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal
 ) -> None:
@@ -159,8 +155,7 @@ def _lose_pieces(
     if not entry.is_full:  # behind the rows that count there are zeros, mostly
         rows = segment_check.raw_rows(field, path)
         rows[~entry.counted] = 0
-        data = np.ascontiguousarray(segment_check.in_order(field, rows)).reshape(-1)
-        wrong &= np.array(codec.piece_sums(field, data)) != codec.unpacked_sums(seal.pieces)
+        wrong &= segment_check.wrong_pieces(segment_check.encoded(field, rows, entry.used)[1], seal)
         if not wrong.any():
             checked.faults.append(("rows", "bytes behind the last row are not as they were"))
             return

@@ -316,7 +316,8 @@ class _Repair:
         if "next_step" in of_group:
             of_group["next_step"] = [0] * catalog.num_envs
         files.write(build / "zarr.json", [format.encode(format.group_document(of_group))])
-        self._build_priorities()
+        for name in {priorities.MAIN, *self.check.bad_priorities, *priorities.sets(self.path)}:
+            self._build_priorities(name)
         self._link(private.lock_file(self.path), private.lock_file(build))
         files.sync([Path(base, name) for base, _dirs, names in os.walk(build) for name in names])
         files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
@@ -358,14 +359,12 @@ class _Repair:
             if entry.first_env <= span.env < entry.first_env + field.env_group
         ):
             self.kept.add(chunk)
+        data, seal = segment_check.encoded(field, values, entry.used)
         if field.packed:
-            data, seal = segment_check.shard(field, values, entry.used)
             files.write(target, [data.data])
         else:
-            data = np.ascontiguousarray(segment_check.in_order(field, values)).reshape(-1)
             memory = Mapping.create(target, field.segment_bytes)
             memory.array[:] = data
-            seal = Seal(len(data), *codec.raw_sums(field, data))
         if entry.is_full:
             files.seal(target)
         return seal, entry.is_full
@@ -388,11 +387,7 @@ class _Repair:
                 column = getattr(self._rows[env], entry.field.name)[start + low : start + used]
                 values[low:used, place] = column.view(np.uint8).reshape(used - low, -1)
 
-    def _build_priorities(self) -> None:
-        for name in {priorities.MAIN, *self.check.bad_priorities, *priorities.sets(self.path)}:
-            self._build_set(name)
-
-    def _build_set(self, name: str) -> None:
+    def _build_priorities(self, name: str) -> None:
         catalog, found = self.catalog, None
         if name in self.check.bad_priorities:
             self.kept.update((self.path / name).rglob("*"))

@@ -18,10 +18,9 @@ from diskreplay.check.content import Content
 from diskreplay.check.report import Span
 from diskreplay.check.snapshot import BOOKKEEPING
 from diskreplay.check.verify import Check
-from diskreplay.store import codec, priorities
+from diskreplay.store import priorities
 from diskreplay.store.catalog import Key, SegmentEntry
 from diskreplay.store.field import Field
-from diskreplay.store.segment import Seal
 
 
 class Source:
@@ -100,26 +99,15 @@ def _right_by_checksums(
     field, seal = entry.field, entry.seal
     nothing = segment_check.nothing(field)
     here = own.known | candidates | ~entry.counted
-    if seal is None:
+    if seal is None or not (seal.pieces or here.all()):
         return nothing, nothing
-    if field.packed or not seal.pieces:
-        if not here.all():
-            return nothing, nothing
-        return nothing | (_seal_of(entry, trial) == seal), nothing
-    data = np.ascontiguousarray(segment_check.in_order(field, trial)).reshape(-1)
-    wrong = np.array(codec.piece_sums(field, data)) != codec.unpacked_sums(seal.pieces)
+    found = segment_check.encoded(field, trial, entry.used)[1]
+    if not seal.pieces:
+        return nothing | (found == seal), nothing
+    wrong = segment_check.wrong_pieces(found, seal)
     put_together = ~segment_check.pieces_of_rows(field, ~here)
     right = ~segment_check.rows_of_pieces(field, wrong)
     return right, segment_check.rows_of_pieces(field, wrong & put_together)
-
-
-def _seal_of(entry: SegmentEntry, rows: np.ndarray) -> Seal:
-    """The seal of a segment's file with these rows."""
-    field = entry.field
-    if field.packed:
-        return segment_check.shard(field, rows, entry.used)[1]
-    data = np.ascontiguousarray(segment_check.in_order(field, rows)).reshape(-1)
-    return Seal(len(data), codec.crc32c(data))
 
 
 def _agreed(

@@ -143,6 +143,11 @@ def rows_of_pieces(of: Field, wrong: np.ndarray) -> np.ndarray:
     return from_order(of, rows)
 
 
+def wrong_pieces(found: Seal, known: Seal) -> np.ndarray:
+    """Which pieces of a raw segment are not what is known of them; bool, for each piece."""
+    return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(known.pieces)
+
+
 def pieces_of_rows(of: Field, rows: np.ndarray) -> np.ndarray:
     """The pieces of a raw segment that hold any byte of these rows; bool, for each piece."""
     size, chosen = codec.piece_bytes(of), np.flatnonzero(in_order(of, rows))
@@ -343,13 +348,17 @@ def read_blocks(of: Field, path: Path, index: np.ndarray, rows: np.ndarray) -> N
             rows[start : start + of.block_rows, env] = decoded.reshape(of.block_rows, -1)
 
 
-def shard(of: Field, rows: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, Seal]:
-    """The bytes and the seal of a shard with the first ``used[e]`` rows of each env.
+def encoded(of: Field, rows: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, Seal]:
+    """The bytes and the seal of a segment's file: of a shard with the first ``used[e]`` rows of
+    each env, of a raw one with all rows.
 
     Parameters
     ----------
     rows : ndarray of uint8, shape (segment_rows, env_group, row_bytes)
     """
+    if not of.packed:
+        data = np.ascontiguousarray(in_order(of, rows)).reshape(-1)
+        return data, Seal(len(data), *codec.raw_sums(of, data))
     by_env = np.ascontiguousarray(rows.swapaxes(0, 1))
     block, env = np.divmod(np.arange(of.blocks * of.env_group), of.env_group)
     counts = np.minimum(used[env] - block * of.block_rows, of.block_rows)

@@ -97,10 +97,11 @@ class Snapshot:
         if self._settled and self.manifest is None:
             for field in self.fields:
                 self._check_lacking(field)
-        for name in {name for f in self.fields for name in _parents(f.name)}:
-            document = self._document(path / name / "zarr.json")
+        groups = {path / parent for field in self.fields for parent in Path(field.name).parents}
+        for group in groups - {path}:
+            document = self._document(group / "zarr.json")
             if document is not None and document != format.group_document():
-                self._complain("metadata", path / name / "zarr.json", "not a plain group", _REBUILD)
+                self._complain("metadata", group / "zarr.json", "not a plain group", _REBUILD)
 
     def _parse(self) -> None:
         attributes = self.attributes
@@ -334,8 +335,3 @@ class Snapshot:
 def _identity(path: Path) -> list[int | None]:
     """The inodes of the files that no store shares with the one that takes its place."""
     return [inode(private.commit_page(path)), inode(path / manifest.NAME)]
-
-
-def _parents(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]

@@ -58,12 +58,6 @@ def piece_bytes(field: Field) -> int:
     return max(_LEAST_PIECE, -(-field.segment_bytes // _PIECES))
 
 
-def piece_sums(field: Field, rows: np.ndarray) -> list[int]:
-    """The CRC-32C of each piece of a raw segment's first rows, given as bytes."""
-    size = piece_bytes(field)
-    return [crc32c(rows[start : start + size]) for start in range(0, len(rows), size)]
-
-
 def raw_sums(field: Field, segment: np.ndarray) -> tuple[int, str]:
     """The CRC-32C of a raw segment's bytes, and `packed_sums` of its pieces.
 

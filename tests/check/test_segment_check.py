@@ -9,12 +9,12 @@ from diskreplay.check import segment_check
 from diskreplay.check.segment_check import (
     check_raw,
     check_shard,
+    encoded,
     pieces_of_rows,
     raw_rows,
     read_blocks,
     rows_of_pieces,
     salvaged,
-    shard,
 )
 from diskreplay.store import codec
 from diskreplay.store.field import Field
@@ -102,7 +102,7 @@ def packed(used=(24, 13), seed=0):
     rows = np.random.default_rng(seed).integers(0, 9, (24, 2, 5), np.uint8)
     for env, count in enumerate(used):
         rows[count:, env] = 0
-    data, seal = shard(PACKED, rows, np.array(used))
+    data, seal = encoded(PACKED, rows, np.array(used))
     return rows, data, seal
 
 
@@ -204,7 +204,7 @@ def test_of_a_file_that_has_grown_no_more_is_read_than_a_shard_can_have(tmp_path
 def test_a_shard_as_long_as_one_can_be_is_read_to_its_end(tmp_path):
     """Of noise, that no codec makes smaller; one byte more is none."""
     rows = np.random.default_rng(3).integers(0, 256, (24, 2, 5), np.uint8)
-    data, seal = shard(PACKED, rows, np.array([24, 24]))
+    data, seal = encoded(PACKED, rows, np.array([24, 24]))
     index = data[: PACKED.index_bytes].copy().view("<i8").reshape(-1, 2).tolist()
     assert salvage(tmp_path, data, seal, (24, 24)) == index
     longer = np.append(data, np.uint8(0))
@@ -219,7 +219,7 @@ def test_of_two_envs_nobody_knows_which_of_two_blocks_is_whose(tmp_path):
     assert found[:2] == [[-1, -1], [-1, -1]]
     one = Field("f", (5,), np.dtype("u1"), "lz4", 24, 1, 8)
     rows = np.random.default_rng(3).integers(0, 9, (24, 1, 5), np.uint8)
-    data, seal = shard(one, rows, np.array([24]))
+    data, seal = encoded(one, rows, np.array([24]))
     index = data[: one.index_bytes].copy().view("<i8").reshape(-1, 2).tolist()
     rotten = data.copy()
     rotten[: one.index_bytes] = 255
