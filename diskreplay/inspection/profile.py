@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.retained import read_rows
 
 _PART_BYTES = 4 << 20
 SAMPLE_BYTES = 64 << 20
+_MOST_VALUES = 1024  # that are counted one by one
 _LEAST_ROWS = 64  # in one part: a packed field decodes whole blocks of rows anyway
 _OF_ALL_ROWS = ("step", "is_final")  # fields that final rows have a meaningful value of
 
@@ -56,40 +56,24 @@ def profile_of(
     return {name: _profile(buffer, name, most_bytes) for name in buffer.fields}
 
 
-def counts_of(
-    buffer: ReplayBuffer, field: str, *, most_values: int = 1024
-) -> dict[int, int] | None:
-    """How often each value of an integer field was recorded, by value; final rows do not count.
+def action_counts(buffer: ReplayBuffer) -> dict[str, dict[int, int] | None]:
+    """How often each value of each action that is a single integer was recorded, by field and
+    value; None of a field that has too many of them. Final rows do not count."""
+    return {
+        name: _counts(buffer, name)
+        for name, (shape, dtype) in buffer.fields.items()
+        if name.split("/")[0] == "action" and not shape and dtype.kind in "iu"
+    }
 
-    Returns
-    -------
-    dict of int to int, or None
-        None if there are more than `most_values` of them.
 
-    Raises
-    ------
-    InvalidInputError
-        The field has vectors or no integers in it.
-    """
-    shape, dtype = buffer.fields[field]
-    if shape or dtype.kind not in "iu":
-        raise InvalidInputError(f"field {field!r}: integers expected, found {dtype} of {shape}")
+def _counts(buffer: ReplayBuffer, field: str) -> dict[int, int] | None:
     counts: dict[int, int] = {}
     for part in values_of(buffer, field):
         for value, count in zip(*np.unique(part, return_counts=True), strict=True):
             counts[int(value)] = counts.get(int(value), 0) + int(count)
-        if len(counts) > most_values:
+        if len(counts) > _MOST_VALUES:
             return None
     return dict(sorted(counts.items()))
-
-
-def action_counts(buffer: ReplayBuffer) -> dict[str, dict[int, int] | None]:
-    """`counts_of` each action that is a single integer, by field."""
-    return {
-        name: counts_of(buffer, name)
-        for name, (shape, dtype) in buffer.fields.items()
-        if name.split("/")[0] == "action" and not shape and dtype.kind in "iu"
-    }
 
 
 def values_of(

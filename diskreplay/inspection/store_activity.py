@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskreplay.errors import DiskReplayError, StorageError
-from diskreplay.store import files, listing, manifest, private
+from diskreplay.store import file_locks, files, listing, manifest, private
 from diskreplay.store.checkpoint_names import NAME
 from diskreplay.store.field import Field
 
@@ -54,21 +54,10 @@ def writer_of(path: Path) -> Writer | None:
     try:
         listed = _LOCKS.read_text()
     except OSError:
-        return Writer(pid, None if _is_alive(pid) else False)
+        return Writer(pid, False if file_locks.has_ended(pid) else None)
     # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234567 0 EOF"
     held = re.search(rf"FLOCK\s+\S+\s+WRITE\s+{pid}\s+\S+:{inode}\s", listed)
     return Writer(pid, held is not None)
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether there is a process of this number, be it another user's."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def last_write(path: Path) -> float | None:

@@ -81,7 +81,7 @@ def has_ended(pid: int | None) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # the latter: no process has such a number
         return True
     except OSError:  # it is there, and another user's
         return False

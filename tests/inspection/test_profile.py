@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskreplay
-from diskreplay.errors import InvalidInputError
 from diskreplay.inspection import profile
-from diskreplay.inspection.profile import counts_of, profile_of, values_of
+from diskreplay.inspection.profile import action_counts, profile_of, values_of
 
 
 def make_buffer(path, num_envs=1, capacity=None):
@@ -68,7 +67,7 @@ def test_nothing_is_nothing(tmp_path):
     with make_buffer(tmp_path / "replay") as buffer:
         found = profile_of(buffer)["reward"]
         assert (found.rows, found.min, found.max, found.mean, found.zeros) == (0, *[None] * 4)
-        assert counts_of(buffer, "action") == {}
+        assert action_counts(buffer) == {"action": {}}
 
 
 def fill(buffer, rows):
@@ -120,11 +119,9 @@ def test_values_leave_final_rows_out_unless_asked(tmp_path):
         )
 
 
-def test_counts(tmp_path):
+def test_counts(tmp_path, monkeypatch):
     with make_buffer(tmp_path / "replay") as buffer:
         fill(buffer, 100)  # the last is a final row, of what would be action 49
-        assert counts_of(buffer, "action") == {**dict.fromkeys(range(49), 2), 49: 1}
-        assert counts_of(buffer, "action", most_values=49) is None
-        for field in ("reward", "observation"):
-            with pytest.raises(InvalidInputError, match=field):
-                counts_of(buffer, field)
+        assert action_counts(buffer) == {"action": {**dict.fromkeys(range(49), 2), 49: 1}}
+        monkeypatch.setattr(profile, "_MOST_VALUES", 49)
+        assert action_counts(buffer) == {"action": None}

@@ -121,3 +121,8 @@ def test_a_forked_child_does_not_have_it(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert file_locks.is_held(tmp_path / "lock")
     file_locks.unlock(fd)
+
+
+def test_a_number_that_no_process_can_have_is_of_none():
+    assert file_locks.has_ended(10**20)
+    assert not file_locks.has_ended(os.getpid())
