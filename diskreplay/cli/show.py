@@ -1,8 +1,7 @@
 """Commands that look at rows: episodes, show."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -39,25 +38,16 @@ _SHEET = 64  # frames of an episode that are saved as a picture
 commands = typer.Typer()
 
 
-class Sort(StrEnum):
-    """Orders of `episodes`."""
-
-    newest = "newest"
-    oldest = "oldest"
-    return_ = "return"
-    length = "length"
-
-
 @commands.command(epilog="Example: `diskreplay episodes runs/pong/replay --sort return --limit 5`")
 def episodes(
     path: PathArgument,
     sort: Annotated[
-        Sort,
+        Literal["newest", "oldest", "return", "length"],
         typer.Option(
             help="What comes first: newest, oldest, return (the highest) or length (the longest); "
             "of the last two, unfinished episodes come last."
         ),
-    ] = Sort.newest,
+    ] = "newest",
     reverse: Annotated[
         bool, typer.Option("--reverse", help="The other way round: the lowest return first.")
     ] = False,

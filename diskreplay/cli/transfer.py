@@ -42,32 +42,6 @@ class Format(StrEnum):
     DOPAMINE = "dopamine"
 
 
-class Partition(StrEnum):
-    """What each file of a directory of Parquet files holds."""
-
-    ENV = "env"
-    EPISODES = "episodes"
-
-
-class Compression(StrEnum):
-    """Of Parquet files."""
-
-    ZSTD = "zstd"
-    LZ4 = "lz4"
-    SNAPPY = "snappy"
-    GZIP = "gzip"
-    NONE = "none"
-
-
-class Pictures(StrEnum):
-    """Of a LeRobot data set."""
-
-    AV1 = "av1"
-    H264 = "h264"
-    LOSSLESS = "lossless"
-    PNG = "png"
-
-
 FormatOption = Annotated[
     Format | None,
     typer.Option(
@@ -110,7 +84,7 @@ def export(
     ],
     format: FormatOption = None,
     partition: Annotated[
-        Partition | None,
+        Literal["env", "episodes"] | None,
         typer.Option(
             help="Parquet: --out is a directory, with a file for each env or some episodes."
         ),
@@ -118,7 +92,10 @@ def export(
     episodes_per_file: Annotated[
         int | None, typer.Option(min=1, help="Parquet, with --partition episodes. Default: 1000.")
     ] = None,
-    compression: Annotated[Compression | None, typer.Option(help="Parquet. Default: zstd.")] = None,
+    compression: Annotated[
+        Literal["zstd", "lz4", "snappy", "gzip", "none"] | None,
+        typer.Option(help="Parquet. Default: zstd."),
+    ] = None,
     fps: Annotated[
         int | None,
         typer.Option(
@@ -132,7 +109,7 @@ def export(
         ),
     ] = None,
     pictures: Annotated[
-        Pictures | None,
+        Literal["av1", "h264", "lossless", "png"] | None,
         typer.Option(
             help="LeRobot: videos that lose some detail (av1, h264), lossless ones, or PNG. "
             "Default: av1.",
@@ -153,17 +130,17 @@ def export(
     kind = format or _told_from(target)
     given: dict[Format, dict[str, Any]] = {
         Format.PARQUET: {
-            "partition": partition and partition.value, "compression": compression,
+            "partition": partition, "compression": compression,
             "episodes_per_file": episodes_per_file,
         },
-        Format.LEROBOT: {"fps": fps, "task": task, "pictures": pictures and pictures.value},
+        Format.LEROBOT: {"fps": fps, "task": task, "pictures": pictures},
         Format.DOPAMINE: {"suffix": suffix},
     }  # fmt: skip
     for of, options in given.items():
         for name, value in options.items():
             _check_fits(f"--{name.replace('_', '-')}", value, kind, of)
     chosen = {name: value for name, value in given.get(kind, {}).items() if value is not None}
-    if episodes_per_file is not None and partition is not Partition.EPISODES:
+    if episodes_per_file is not None and partition != "episodes":
         raise InvalidInputError("--episodes-per-file: goes with --partition episodes")
     if partition is not None and target.suffix == ".parquet":
         raise InvalidInputError(
