@@ -118,9 +118,7 @@ def verify(
         report = mend(path, sources=sources or (), advance=advance) if repair else check(
             path, advance=advance
         )  # fmt: skip
-    after = report
-    if report.aside is not None:
-        after = check(path)
+    after = report if report.aside is None else check(path)
     findings = after.findings or tuple(_unusable(path))
     with ending(found=bool(findings)):
         if as_json:

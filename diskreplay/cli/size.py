@@ -57,14 +57,11 @@ def size(
         say_json({**found._asdict(), "observation_space": str(found.observation_space),
                   "codecs": [each._asdict() for each in found.codecs]})  # fmt: skip
         return
-    console.print(
-        facts(
-            {
-                "recorded": f"{found.rows:,} rows of {space_text(str(found.observation_space))}",
-                "plain arrays": f"{size_text(found.plain_bytes)} for {int(capacity):,} rows",
-            }
-        )
-    )
+    lines = {
+        "recorded": f"{found.rows:,} rows of {space_text(str(found.observation_space))}",
+        "plain arrays": f"{size_text(found.plain_bytes)} for {int(capacity):,} rows",
+    }
+    console.print(facts(lines))
     table = Listing("codec", ">on disk", ">bytes a row", ">of the plain arrays")
     for each in found.codecs:
         share = each.disk_bytes / found.plain_bytes

@@ -39,12 +39,9 @@ def warmup(as_json: JsonOption = False) -> None:
     if as_json:
         say_json(done._asdict())
         return
-    console.print(
-        facts(
-            {
-                "kernels": f"{done.compiled} compiled, {done.found} found compiled",
-                "processor": f"{done.seconds:.1f} s",
-                "kept in": done.directories,
-            }
-        )
-    )
+    lines = {
+        "kernels": f"{done.compiled} compiled, {done.found} found compiled",
+        "processor": f"{done.seconds:.1f} s",
+        "kept in": done.directories,
+    }
+    console.print(facts(lines))

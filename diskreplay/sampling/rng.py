@@ -91,13 +91,9 @@ class ReplayableRng:
 
     def random(self, size: int) -> np.ndarray:
         """The next `size` numbers of ``[0, 1)``."""
-        if len(self._returned):
-            numbers = self._returned[:size]
-            if len(numbers) < size:
-                numbers = np.concatenate([numbers, self.rng.random(size - len(numbers))])
-            self._returned = self._returned[size:]  # not before: see `draw`
-        else:
-            numbers = self.rng.random(size)
+        returned = self._returned[:size]
+        numbers = np.concatenate([returned, self.rng.random(size - len(returned))])
+        self._returned = self._returned[size:]  # not before: see `draw`
         self.numbers.append(numbers)
         return numbers
 
