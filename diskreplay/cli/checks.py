@@ -3,7 +3,7 @@
 import datetime
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -35,10 +35,8 @@ from diskreplay.errors import (
 from diskreplay.inspection.humanize import count_text, size_text
 from diskreplay.inspection.plain import plain
 from diskreplay.inspection.store_activity import checkpoints_elsewhere, time_of
-from diskreplay.store import format, manifest
-
-if TYPE_CHECKING:
-    from diskreplay.store.listing import Checkpoint
+from diskreplay.store import format, listing, manifest
+from diskreplay.store.listing import Checkpoint
 
 _LARGEST_TEXT = 60
 _OF_ROWS = ("field", "value", "priority")  # differences of the rows that are compared
@@ -204,8 +202,6 @@ def checkpoints(
     checkpoint frees only its own bytes. Both are what the files take on the disk. At a URL, and in
     `diskreplay verify`, bytes are the lengths of the files, which are more where a file has holes.
     """
-    from diskreplay.store import listing
-
     directory = absolute_or_url(directory)
     if isinstance(directory, str):
         remote.say_published(directory, as_json=as_json)
@@ -231,10 +227,8 @@ def checkpoints(
             console.print(Text(one.trouble), soft_wrap=True)
 
 
-def _plain_checkpoint(one: "Checkpoint") -> dict[str, Any]:
-    from diskreplay.store.listing import disk_usage
-
-    own, shared = disk_usage(one)
+def _plain_checkpoint(one: Checkpoint) -> dict[str, Any]:
+    own, shared = listing.disk_usage(one)
     return {
         "path": one.path, "name": one.name, "suffix": one.suffix, "number": one.number,
         "saved": time_of(one), "rows": one.rows, "own_bytes": own, "shared_bytes": shared,
@@ -243,10 +237,8 @@ def _plain_checkpoint(one: "Checkpoint") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _found_in(directory: Path) -> list["Checkpoint"]:
+def _found_in(directory: Path) -> list[Checkpoint]:
     """The checkpoints of a directory: at least one."""
-    from diskreplay.store import listing
-
     check_directory(directory)
     if found := listing.checkpoints(directory, None):
         return found
@@ -274,8 +266,6 @@ def prune(
     Checkpoints whose suffix is no number are never removed, nor is one that a link in the
     directory leads to, while the link is kept.
     """
-    from diskreplay.store import listing
-
     if as_json and not yes:
         raise InvalidInputError("--json: nobody is asked then; say --yes too")
     there = _found_in(directory)

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -24,10 +24,8 @@ from diskreplay.cli.watch import Seen, WatchOption, watch_store
 from diskreplay.episodes import Episodes
 from diskreplay.inspection.humanize import count_text, number_text, size_text, space_text, when_text
 from diskreplay.inspection.identity import action_labels, metadata_texts
+from diskreplay.inspection.overview import Overview, overview_of
 from diskreplay.inspection.plain import plain
-
-if TYPE_CHECKING:
-    from diskreplay.inspection.overview import Overview
 
 _FEW = 24  # actions that are counted one by one
 _NAMED = 5  # missing files
@@ -41,8 +39,6 @@ commands = typer.Typer()
 )
 def info(path: PathArgument, watch: WatchOption = None, as_json: JsonOption = False) -> None:
     """Show what a store is: fields, rows, episodes, sizes, its writer, checkpoints near it."""
-    from diskreplay.inspection.overview import overview_of
-
     if watch is not None:
         watch_store(
             path, watch, lambda found: (vars(found), _info_shown(found, watched=True)),
@@ -56,7 +52,7 @@ def info(path: PathArgument, watch: WatchOption = None, as_json: JsonOption = Fa
         console.print(*_info_shown(found), sep="\n")
 
 
-def _info_shown(found: "Overview", *, watched: bool = False) -> list[RenderableType]:
+def _info_shown(found: Overview, *, watched: bool = False) -> list[RenderableType]:
     lines = _info_lines(found)
     if watched:
         del lines["last write"]  # it is told from what is seen
@@ -91,7 +87,7 @@ def _info_shown(found: "Overview", *, watched: bool = False) -> list[RenderableT
     return shown
 
 
-def _tails(found: "Overview") -> Text:
+def _tails(found: Overview) -> Text:
     """How much of the disk does not tell what more rows will take."""
     tails = {name: field.tail_bytes for name, field in found.fields.items() if field.tail_bytes}
     of = ", ".join(f"{name} {size_text(size)}" for name, size in tails.items())
@@ -101,7 +97,7 @@ def _tails(found: "Overview") -> Text:
     )
 
 
-def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
+def _info_lines(found: Overview) -> dict[str, str | list[str]]:
     fill = "no limit"
     if found.fill is not None:
         most = found.options.get("max_transitions")
@@ -127,14 +123,14 @@ def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
     }
 
 
-def _waiting_line(found: "Overview") -> dict[str, str]:
+def _waiting_line(found: Overview) -> dict[str, str]:
     if not found.waiting:
         return {}
     rows = count_text(found.waiting, "row")
     return {"waiting": f"{rows} of actors, which the next to open the store to write takes"}
 
 
-def _missing_lines(found: "Overview") -> dict[str, list[str]]:
+def _missing_lines(found: Overview) -> dict[str, list[str]]:
     missing = [name for field in found.fields.values() for name in field.missing]
     if not missing:
         return {}
@@ -142,7 +138,7 @@ def _missing_lines(found: "Overview") -> dict[str, list[str]]:
     return {"missing files": [*missing[:_NAMED], *more, remedy(Path(found.path))]}
 
 
-def _last_write(found: "Overview") -> str:
+def _last_write(found: Overview) -> str:
     if found.writing:
         return "just now: rows come in"
     text = when_text(found.last_write)

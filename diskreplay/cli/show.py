@@ -1,7 +1,7 @@
 """Commands that look at rows: episodes, show."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -25,9 +25,7 @@ from diskreplay.inspection.episodes import about, episodes_of, in_order, with_fi
 from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import action_labels, title_of
 from diskreplay.inspection.plain import plain
-
-if TYPE_CHECKING:
-    from diskreplay.pictures.frame_field import FrameField
+from diskreplay.pictures.frame_field import FrameField, all_left, retained
 
 _FEW = 20  # lines of a table that may be long
 _SMALL = 6  # values that a cell of a table holds
@@ -118,8 +116,6 @@ def show(
 
     With --json a value that is no finite number is the text "NaN", "Infinity" or "-Infinity".
     """
-    from diskreplay.pictures.frame_field import retained
-
     if id is not None and episode is not None:
         raise typer.BadParameter("give the ID of a row or --episode, not both")
     with opened(path) as buffer:
@@ -226,10 +222,8 @@ def _number(value: float | str) -> str:
     return value if isinstance(value, str) else number_text(value)
 
 
-def _drawable(buffer: ReplayBuffer, field: str | None, out: Path | None) -> "FrameField | None":
+def _drawable(buffer: ReplayBuffer, field: str | None, out: Path | None) -> FrameField | None:
     """The field to draw, if there is one; refuses what cannot be saved as `out`."""
-    from diskreplay.pictures.frame_field import FrameField
-
     drawable = FrameField.choose(buffer, field)
     if out is not None:
         if drawable is None:
@@ -245,7 +239,7 @@ def _drawable(buffer: ReplayBuffer, field: str | None, out: Path | None) -> "Fra
 
 
 def _draw(
-    path: Path, drawable: "FrameField", ids: np.ndarray, out: Path | None, *, quiet: bool
+    path: Path, drawable: FrameField, ids: np.ndarray, out: Path | None, *, quiet: bool
 ) -> None:
     """Save the frames of these rows, or draw some of them on a terminal."""
     if out is not None:
@@ -254,7 +248,6 @@ def _draw(
 
             save_gif(drawable.parts(ids), out)
         else:
-            from diskreplay.pictures.frame_field import all_left
             from diskreplay.pictures.sheet import save_sheet
 
             kept, frames = drawable.read_retained(_spread(ids, _SHEET))
