@@ -6,6 +6,7 @@ process.
 """
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diskreplay.errors import StoreError
+from diskreplay.errors import StorageError, StoreError
 from diskreplay.store import codec
 from diskreplay.store.segment import Seal
 from diskreplay.store.system_errors import says_lost, translated

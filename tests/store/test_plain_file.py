@@ -10,7 +10,13 @@ import pytest
 
 from diskreplay.errors import StorageError
 from diskreplay.store import plain_file
-from diskreplay.store.plain_file import PIECE, Unreadable, bytes_of, checksum
+from diskreplay.store.plain_file import (
+    PIECE,
+    Unreadable,
+    bytes_of,
+    checksum,
+    checksum_of_new,
+)
 from diskreplay.store.segment import Seal
 
 
@@ -20,6 +26,14 @@ def test_bytes_and_their_checksum(tmp_path, size):
     (tmp_path / "x").write_bytes(data)
     assert bytes_of(tmp_path / "x").tobytes() == data
     assert checksum(tmp_path / "x") == Seal(size, google_crc32c.value(data))
+    assert checksum_of_new(tmp_path / "x") == checksum(tmp_path / "x")
+
+
+def test_what_was_just_written_and_cannot_be_read_back_is_the_disks_fault(tmp_path):
+    with pytest.raises(StorageError, match="cannot be read back: the file is missing") as caught:
+        checksum_of_new(tmp_path / "x")
+    assert str(caught.value).startswith(f"{tmp_path / 'x'}: ")
+    assert caught.value.errno == errno.EIO
 
 
 def a_socket(path):
