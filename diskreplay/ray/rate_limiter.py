@@ -1,5 +1,6 @@
 """How many samples may be taken for each transition that is inserted: Reverb's rule and names."""
 
+import math
 from dataclasses import dataclass
 
 from diskreplay.errors import InvalidInputError
@@ -7,19 +8,19 @@ from diskreplay.given_numbers import positive, whole
 from diskreplay.store.numbers import MOST_ROWS
 
 
-@dataclass(frozen=True)
-class MinSize:
-    """Sampling waits until so many transitions were inserted; nothing else waits.
-
-    Parameters
-    ----------
-    min_size_to_sample : int
-    """
+class _Limiter:
+    """The rule. Where there is no ratio any error is allowed."""
 
     min_size_to_sample: int
+    _ratio = 0.0
+    _most_error = math.inf
 
     def __post_init__(self) -> None:
-        _check_size(self)
+        name = "min_size_to_sample"
+        object.__setattr__(self, name, whole(name, self.min_size_to_sample, most=MOST_ROWS))
+
+    def _error(self, inserts: int, samples: int) -> float:
+        return (inserts - self.min_size_to_sample) * self._ratio - samples
 
     def can_insert(self, inserts: int, samples: int, count: int) -> bool:
         """Whether more may be inserted.
@@ -31,7 +32,9 @@ class MinSize:
         count : int
             How many more.
         """
-        return True
+        if inserts + count <= self.min_size_to_sample:
+            return True
+        return self._error(inserts + count, samples) <= self._most_error
 
     def can_sample(self, inserts: int, samples: int, count: int) -> bool:
         """Whether more may be sampled.
@@ -43,16 +46,30 @@ class MinSize:
         count : int
             How many more.
         """
-        return inserts >= self.min_size_to_sample
+        if inserts < self.min_size_to_sample:
+            return False
+        return self._error(inserts, samples + count) >= -self._most_error
 
     def check_chunks(self, inserted: int, sampled: int) -> None:
-        """Nothing: any calls may take turns here.
+        """Refuse calls of so many transitions and samples that could wait for each other; with
+        `MinSize` none could.
 
         Parameters
         ----------
         inserted, sampled : int
             Of one call of each side.
+
+        Raises
+        ------
+        InvalidInputError
         """
+        needed = (inserted * self._ratio + sampled) / 2
+        if needed > self._most_error:
+            raise InvalidInputError(
+                f"error_buffer={self._most_error:g} is too small for {inserted} inserts and "
+                f"{sampled} samples at a time, which could wait for each other for ever: at least "
+                f"{needed:g} expected"
+            )
 
     def figures(self, inserts: int, samples: int) -> str:
         """How things stand, for a message.
@@ -62,14 +79,32 @@ class MinSize:
         inserts, samples : int
             How many there were so far.
         """
+        most, error = self._most_error, ""
+        if most < math.inf:
+            error = (
+                f": an error of {self._error(inserts, samples):,.0f} samples of {self._ratio:g} an "
+                f"insert, {-most:,.0f} to {most:,.0f} allowed"
+            )
         return (
-            f"{inserts:,} transitions inserted, {samples:,} sampled, sampling begins at "
+            f"{inserts:,} transitions inserted, {samples:,} sampled{error}, sampling begins at "
             f"{self.min_size_to_sample:,}"
         )
 
 
 @dataclass(frozen=True)
-class SampleToInsertRatio:
+class MinSize(_Limiter):
+    """Sampling waits until so many transitions were inserted; nothing else waits.
+
+    Parameters
+    ----------
+    min_size_to_sample : int
+    """
+
+    min_size_to_sample: int
+
+
+@dataclass(frozen=True)
+class SampleToInsertRatio(_Limiter):
     """Samples and inserts keep a ratio, within an error: the faster side waits for the other.
 
     The *error* is ``inserts * samples_per_insert - samples``, counted from where sampling begins.
@@ -91,7 +126,7 @@ class SampleToInsertRatio:
     error_buffer: float
 
     def __post_init__(self) -> None:
-        _check_size(self)
+        super().__post_init__()
         positive("samples_per_insert", self.samples_per_insert)
         positive("error_buffer", self.error_buffer)
         least = max(1.0, self.samples_per_insert)
@@ -100,6 +135,8 @@ class SampleToInsertRatio:
                 f"error_buffer: at least {least:g} expected (the samples of one insert), found "
                 f"{self.error_buffer!r}; with less, both sides would wait for each other"
             )
+        object.__setattr__(self, "_ratio", self.samples_per_insert)
+        object.__setattr__(self, "_most_error", self.error_buffer)
 
     def error(self, inserts: int, samples: int) -> float:
         """How many samples behind the ratio, counted from `min_size_to_sample`.
@@ -109,75 +146,7 @@ class SampleToInsertRatio:
         inserts, samples : int
             How many there were so far.
         """
-        return (inserts - self.min_size_to_sample) * self.samples_per_insert - samples
-
-    def can_insert(self, inserts: int, samples: int, count: int) -> bool:
-        """Whether more may be inserted.
-
-        Parameters
-        ----------
-        inserts, samples : int
-            How many there were so far.
-        count : int
-            How many more.
-        """
-        if inserts + count <= self.min_size_to_sample:
-            return True
-        return self.error(inserts + count, samples) <= self.error_buffer
-
-    def can_sample(self, inserts: int, samples: int, count: int) -> bool:
-        """Whether more may be sampled.
-
-        Parameters
-        ----------
-        inserts, samples : int
-            How many there were so far.
-        count : int
-            How many more.
-        """
-        if inserts < self.min_size_to_sample:
-            return False
-        return self.error(inserts, samples + count) >= -self.error_buffer
-
-    def check_chunks(self, inserted: int, sampled: int) -> None:
-        """Refuse calls of so many transitions and samples, that could wait for each other.
-
-        Parameters
-        ----------
-        inserted, sampled : int
-            Of one call of each side.
-
-        Raises
-        ------
-        InvalidInputError
-        """
-        needed = (inserted * self.samples_per_insert + sampled) / 2
-        if needed > self.error_buffer:
-            raise InvalidInputError(
-                f"error_buffer={self.error_buffer:g} is too small for {inserted} inserts and "
-                f"{sampled} samples at a time, which could wait for each other for ever: at least "
-                f"{needed:g} expected"
-            )
-
-    def figures(self, inserts: int, samples: int) -> str:
-        """How things stand, for a message.
-
-        Parameters
-        ----------
-        inserts, samples : int
-            How many there were so far.
-        """
-        return (
-            f"{inserts:,} transitions inserted, {samples:,} sampled: an error of "
-            f"{self.error(inserts, samples):,.0f} samples of {self.samples_per_insert:g} an "
-            f"insert, {-self.error_buffer:,.0f} to {self.error_buffer:,.0f} allowed, sampling "
-            f"begins at {self.min_size_to_sample:,}"
-        )
+        return self._error(inserts, samples)
 
 
 RateLimiter = MinSize | SampleToInsertRatio
-
-
-def _check_size(limiter: RateLimiter) -> None:
-    name = "min_size_to_sample"
-    object.__setattr__(limiter, name, whole(name, limiter.min_size_to_sample, most=MOST_ROWS))
