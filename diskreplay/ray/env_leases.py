@@ -4,13 +4,25 @@ import json
 import math
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from diskreplay.errors import FormatError, UsageError
 from diskreplay.store import files, numbers
 from diskreplay.store.format import read_json
 
 _COPY = "."  # in a token: what follows it is of a copy of the writer
+
+
+class _Hold(NamedTuple):
+    token: str
+    until: float
+    seconds: float
+    """For how long, from the last rows on."""
+
+
+_NOBODY = _Hold("", 0.0, 0.0)
 
 
 class EnvLeases:
@@ -29,42 +41,33 @@ class EnvLeases:
 
     def __init__(self, path: Path, num_envs: int, *, restarted: bool = False) -> None:
         self._path, self._num_envs = path, num_envs
-        self._held: dict[int, tuple[str, float]] = {}
-        self._seconds: dict[str, float] = {}  # by token
-        if files.is_there(path):
+        self._held: dict[int, _Hold] = dict(self._noted()) if files.is_there(path) else {}
+        if restarted:
             now = time.time()
-            for env, token, until, seconds in self._noted():
-                if seconds is not None:
-                    self._seconds[token] = seconds
-                    until = max(until, now + seconds) if restarted else until
-                self._held[env] = token, until
+            for env, hold in self._held.items():
+                self._held[env] = hold._replace(until=max(hold.until, now + hold.seconds))
 
-    def _noted(self) -> list[tuple[int, str, float, float | None]]:
+    def _noted(self) -> Iterator[tuple[int, _Hold]]:
         """What the file says, all of it checked."""
-        noted: list[tuple[int, str, float, float | None]] = []
         try:
             for env, token, until, *seconds in read_json(self._path):
                 if type(token) is not str:
                     raise ValueError(f"token: a text expected, found {token!r:.60}")
                 env = numbers.integer("env", env, 0, self._num_envs - 1)
                 until = numbers.real("until", until, -math.inf, math.inf)
-                if seconds:  # written by a later version than the first
-                    (found,) = seconds
-                    noted.append((env, token, until, numbers.real("seconds", found, 0, math.inf)))
-                else:
-                    noted.append((env, token, until, None))
+                (last,) = seconds or (0.0,)  # the first version wrote none
+                yield env, _Hold(token, until, numbers.real("seconds", last, 0, math.inf))
         except (TypeError, ValueError) as error:
             raise FormatError(
                 f"{self._path}: damaged ({error}); a list of [env, token, until, seconds] "
                 "expected. Remove it once no writer of this shard lives: it says which envs they "
                 "have"
             ) from error
-        return noted
 
     def free(self) -> list[int]:
         """Envs that nobody has."""
         now = time.time()
-        held = {env for env, (_token, until) in self._held.items() if until > now}
+        held = {env for env, hold in self._held.items() if hold.until > now}
         return [env for env in range(self._num_envs) if env not in held]
 
     def take(self, size: int, seconds: float) -> tuple[str, list[int]] | None:
@@ -80,15 +83,14 @@ class EnvLeases:
     def extend(self, token: str, envs: list[int], seconds: float) -> None:
         """So many seconds from now on. Not on the disk: who holds an env counts, and not until
         when."""
-        until, self._seconds[token] = time.time() + seconds, seconds
-        self._held |= dict.fromkeys(envs, (token, until))
+        self._held |= dict.fromkeys(envs, _Hold(token, time.time() + seconds, seconds))
 
     def release(self, token: str) -> None:
         """Let others have the envs of a writer that has ended, and of its copies. One of these that
         another one came after has none."""
         held = [
-            env for env, (holder, _until) in self._held.items()
-            if token in (holder, holder.partition(_COPY)[0])
+            env for env, hold in self._held.items()
+            if token in (hold.token, hold.token.partition(_COPY)[0])
         ]  # fmt: skip
         for env in held:
             del self._held[env]
@@ -106,14 +108,11 @@ class EnvLeases:
         """
         origin = token.partition(_COPY)[0]
         for env in envs:
-            holder, _until = self._held.get(env, ("", 0.0))
-            if holder.partition(_COPY)[0] != origin:
+            if self._held.get(env, _NOBODY).token.partition(_COPY)[0] != origin:
                 raise self._not_held(env)
         made = f"{origin}{_COPY}{secrets.token_hex(8)}"
         for env in envs:
-            holder, until = self._held[env]
-            self._seconds[made] = self._seconds.get(holder, 0.0)
-            self._held[env] = made, until
+            self._held[env] = self._held[env]._replace(token=made)
         self._write()
         return made
 
@@ -125,8 +124,7 @@ class EnvLeases:
         UsageError
         """
         for env in envs:
-            holder, _until = self._held.get(env, (None, 0.0))
-            if holder != token:
+            if self._held.get(env, _NOBODY).token != token:
                 raise self._not_held(env)
 
     def _not_held(self, env: int) -> UsageError:
@@ -137,10 +135,5 @@ class EnvLeases:
         )
 
     def _write(self) -> None:
-        tokens = {token for token, _until in self._held.values()}
-        self._seconds = {token: self._seconds.get(token, 0.0) for token in tokens}
-        rows = [
-            [env, token, until, self._seconds[token]]
-            for env, (token, until) in self._held.items()
-        ]  # fmt: skip
+        rows = [[env, *hold] for env, hold in self._held.items()]
         files.replace({self._path: json.dumps(rows).encode()})
