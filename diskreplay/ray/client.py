@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.batch import Batch
-from diskreplay.errors import PriorityError, ShardsLostError
+from diskreplay.errors import EmptyBufferError, PriorityError, ShardsLostError
 from diskreplay.given_numbers import exponent
 from diskreplay.locks import Lock
 from diskreplay.options import Beta
@@ -17,7 +17,6 @@ from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
 from diskreplay.ray.coordinator import Ticket
 from diskreplay.ray.draw_graph import DrawGraph
-from diskreplay.ray.draw_request import DrawRequest, no_totals
 from diskreplay.ray.joined_batches import joined
 from diskreplay.ray.messages import ShardState
 from diskreplay.ray.rate_limiter import RateLimiter
@@ -107,15 +106,16 @@ class Client:
         if known not in (handle.state.generation, NOTHING.generation):
             self.largest = handle.state.mass.largest
 
-    def _known(self) -> np.ndarray:
+    def known_totals(self) -> np.ndarray:
+        """The sum of the leaves of each shard, as far as it is known."""
         with self.lock:
             for handle in self.handles:
                 self._look(handle)
             return np.array([handle.state.mass.total for handle in self.handles])
 
     def wait_for_totals(self, until: float) -> np.ndarray:
-        """The sum of the leaves of each shard, as far as it is known, once one is positive. Without
-        the client's lock: priorities are set meanwhile.
+        """The known totals, once one is positive. Without the client's lock: priorities are set
+        meanwhile.
 
         Waits for shards that do not answer. And for rows where there is a limiter: it counts
         transitions before they are sent, so the first ones that it lets be sampled may still be on
@@ -129,7 +129,7 @@ class Client:
             There may be, and who has it does not answer.
         """
         begun, has_looked = time.monotonic(), False
-        while not ((found := self._known()) > 0).any():
+        while not ((found := self.known_totals()) > 0).any():
             lost = sum(handle.is_lost for handle in self.handles)
             now = time.monotonic()
             if has_looked:
@@ -153,31 +153,10 @@ class Client:
         beta = self.beta_of
         return exponent(beta(self.add_count()) if callable(beta) else beta)
 
-    # -- drawing
+    # -- the rate limiter
 
-    def begin(self, batches: int, size: int, ticket: Ticket | None = None) -> DrawRequest | None:
-        """Ask for batches. None: the `ticket` was cancelled while the rate limiter had it wait."""
-        epoch = self._acquire(batches * size, ticket)
-        if epoch is None:
-            return None
-        try:
-            until = time.monotonic() + self.timeout
-            while True:
-                self.wait_for_totals(until)  # before numbers are taken
-                with self.lock:
-                    totals = self._known()
-                    if not (totals > 0).any():
-                        continue  # lost since
-                    self.rng.taken()
-                    numbers = [self.rng.random(size) for _ in range(batches)]
-                    self.rng.taken()
-                    return DrawRequest(self, numbers, totals, epoch)
-        except BaseException:
-            self.give_back(batches * size, epoch)
-            raise
-
-    def _acquire(self, count: int, ticket: Ticket | None) -> str | None:
-        """Wait for the rate limiter; what `give_back` wants."""
+    def acquire(self, count: int, ticket: Ticket | None) -> str | None:
+        """Wait for it; what `give_back` wants. None: the `ticket` was cancelled meanwhile."""
         if self.limiter is None:
             return ""
         found: str | None = let_pass(
@@ -273,3 +252,13 @@ class Client:
                     handle.sent(updates)
                 except LOST:
                     handle.lose()
+
+
+def no_totals(lost: int, count: int, waited: float) -> Exception:
+    """Why there is nothing to draw from."""
+    if lost:
+        return ShardsLostError(
+            f"{lost} of {count} shards do not answer, and the others have nothing to draw; waited "
+            f"{waited:g} s. Ray restarts a shard where its resource is: see `ray status`"
+        )
+    return EmptyBufferError("nothing to sample: no complete transition in any shard yet")

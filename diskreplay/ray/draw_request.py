@@ -2,19 +2,20 @@
 
 import contextlib
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from diskreplay.batch import Batch
-from diskreplay.errors import DisconnectedError, EmptyBufferError, ShardsLostError
+from diskreplay.errors import DisconnectedError
 from diskreplay.packed_batch import PackedBatch
 from diskreplay.ray import global_draw
 from diskreplay.ray.actors import Call, wait
 from diskreplay.ray.batch_order import BatchOrder
-from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.calls import LOST, answer
-from diskreplay.ray.draw_graph import DrawGraph, Execution, let_go
+from diskreplay.ray.client import Client
+from diskreplay.ray.coordinator import Ticket
+from diskreplay.ray.draw_graph import Execution, let_go
 from diskreplay.ray.global_draw import Allotment
 from diskreplay.ray.joined_batches import joined
 from diskreplay.ray.messages import ShardState
@@ -22,25 +23,6 @@ from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
 
 _AFTER_GRAPH_S = 1.0
-
-
-class Drawing(Protocol):
-    """What a request asks of its `Client`."""
-
-    handles: list[ShardHandle]
-    graph: DrawGraph | None
-    frames: BlockFrames
-    options: dict[str, Any]
-    largest: float
-    timeout: float
-    shard_timeout: float
-
-    @property
-    def lock(self) -> contextlib.AbstractContextManager[Any]: ...
-    def wait_for_totals(self, until: float) -> np.ndarray: ...
-    def learn(self, handle: ShardHandle, state: ShardState) -> None: ...
-    def beta(self) -> float: ...
-    def give_back(self, samples: int, epoch: str) -> None: ...
 
 
 class _Part:
@@ -76,7 +58,7 @@ class DrawRequest:
     """
 
     def __init__(
-        self, client: Drawing, uniform: list[np.ndarray], totals: np.ndarray, epoch: str = ""
+        self, client: Client, uniform: list[np.ndarray], totals: np.ndarray, epoch: str = ""
     ) -> None:
         self._client, self.uniform, self._totals = client, uniform, totals
         self.epoch = epoch
@@ -232,11 +214,25 @@ class DrawRequest:
         return joined(packed, order, more, client.frames)
 
 
-def no_totals(lost: int, count: int, waited: float) -> Exception:
-    """Why there is nothing to draw from."""
-    if lost:
-        return ShardsLostError(
-            f"{lost} of {count} shards do not answer, and the others have nothing to draw; waited "
-            f"{waited:g} s. Ray restarts a shard where its resource is: see `ray status`"
-        )
-    return EmptyBufferError("nothing to sample: no complete transition in any shard yet")
+def begin(
+    client: Client, batches: int, size: int, ticket: Ticket | None = None
+) -> DrawRequest | None:
+    """Ask for batches. None: the `ticket` was cancelled while the rate limiter had it wait."""
+    epoch = client.acquire(batches * size, ticket)
+    if epoch is None:
+        return None
+    try:
+        until = time.monotonic() + client.timeout
+        while True:
+            client.wait_for_totals(until)  # before numbers are taken
+            with client.lock:
+                totals = client.known_totals()
+                if not (totals > 0).any():
+                    continue  # lost since
+                client.rng.taken()
+                numbers = [client.rng.random(size) for _ in range(batches)]
+                client.rng.taken()
+                return DrawRequest(client, numbers, totals, epoch)
+    except BaseException:
+        client.give_back(batches * size, epoch)
+        raise

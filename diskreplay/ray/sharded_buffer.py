@@ -25,6 +25,7 @@ from diskreplay.ray.arguments import check_transport, options_of
 from diskreplay.ray.calls import LOST, answer, patient
 from diskreplay.ray.checkpoint_calls import CheckpointCalls
 from diskreplay.ray.client import Client
+from diskreplay.ray.draw_request import begin
 from diskreplay.ray.launcher import refuse_running, shards_of, start
 from diskreplay.ray.leasing import leased
 from diskreplay.ray.rate_limiter import RateLimiter
@@ -239,7 +240,7 @@ class ShardedReplayBuffer(CheckpointCalls):
         self._check_open()
         size = given_numbers.whole("batch_size", batch_size, optional=True) or self.batch_size
         self._check_turns(sampled=size)
-        request = self._client.begin(1, size)
+        request = begin(self._client, 1, size)
         assert request is not None  # there is no ticket to cancel
         return request.finish()[0]
 

@@ -13,6 +13,7 @@ from diskreplay.errors import ClosedError, DisconnectedError
 from diskreplay.locks import LOOK_AGAIN_S, Lock
 from diskreplay.ray.client import Client
 from diskreplay.ray.coordinator import Ticket
+from diskreplay.ray.draw_request import begin
 
 
 class ShardedPrefetcher:
@@ -48,7 +49,7 @@ class ShardedPrefetcher:
                 self._working = True
                 self._ticket = self._ticket._replace(number=self._ticket.number + 1)
             try:
-                request = self._client.begin(self._batches, self._size, self._ticket)
+                request = begin(self._client, self._batches, self._size, self._ticket)
                 if request is None:
                     continue  # `pause` has cancelled it
                 made = [

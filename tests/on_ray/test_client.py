@@ -16,6 +16,7 @@ from diskreplay.errors import (
     ShardsLostError,
 )
 from diskreplay.ray.client import Client
+from diskreplay.ray.draw_request import begin
 from diskreplay.ray.messages import ShardState
 from diskreplay.ray.rate_limiter import MinSize, SampleToInsertRatio
 from diskreplay.ray.sharded_buffer import ShardedReplayBuffer
@@ -53,13 +54,13 @@ def test_priorities_are_set_while_a_draw_waits_for_shards_that_are_lost(client, 
     with ThreadPoolExecutor(2) as pool:
         if of_a_request:  # its shards are lost when it asks for what they answer
             client.handles[0].learn(HAS_ROWS)
-            request = client.begin(1, 4)
+            request = begin(client, 1, 4)
             request._collect = lambda parts=list(request._parts): [parts.pop()] if parts else []
             client.handles[0].state = client.handles[1].state
             request._batches = lambda: "drawn"
         for handle in client.handles:
             lose(handle)
-        drawn = pool.submit(request.finish if of_a_request else lambda: client.begin(1, 4))
+        drawn = pool.submit(request.finish if of_a_request else lambda: begin(client, 1, 4))
         try:
             for _ in range(3):
                 assert client.looks.acquire(timeout=30)
@@ -78,16 +79,16 @@ def test_priorities_are_set_while_a_draw_waits_for_shards_that_are_lost(client, 
 def test_nothing_is_waited_for_where_all_shards_answer_that_they_have_nothing(client):
     began = time.monotonic()
     with pytest.raises(EmptyBufferError):
-        client.begin(1, 4)
+        begin(client, 1, 4)
     assert time.monotonic() - began < 30
     assert client.looks.acquire(blocking=False)  # they were asked
 
 
 def test_rows_that_the_limiter_has_counted_are_waited_for(client, monkeypatch):
     client.limiter = MinSize(1)
-    monkeypatch.setattr(client, "_acquire", lambda count, ticket: "")
+    monkeypatch.setattr(client, "acquire", lambda count, ticket: "")
     with ThreadPoolExecutor(1) as pool:
-        drawn = pool.submit(client.begin, 1, 4)
+        drawn = pool.submit(begin, client, 1, 4)
         for _ in range(3):
             assert client.looks.acquire(timeout=30)
         client.handles[1].learn(HAS_ROWS)
@@ -97,11 +98,11 @@ def test_rows_that_the_limiter_has_counted_are_waited_for(client, monkeypatch):
 @pytest.mark.parametrize(("lost", "error"), [(1, ShardsLostError), (0, EmptyBufferError)])
 def test_the_wait_ends(client, monkeypatch, lost, error):
     client.limiter, client.timeout = MinSize(1), 0.3
-    monkeypatch.setattr(client, "_acquire", lambda count, ticket: "")
+    monkeypatch.setattr(client, "acquire", lambda count, ticket: "")
     for handle in client.handles[:lost]:
         lose(handle)
     with pytest.raises(error):
-        client.begin(1, 4)
+        begin(client, 1, 4)
 
 
 @pytest.mark.parametrize("stack_size", [1, 3])

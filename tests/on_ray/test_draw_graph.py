@@ -14,6 +14,7 @@ import pytest
 from diskreplay import EmptyBufferError, InvalidInputError
 from diskreplay.ray import ShardedReplayBuffer
 from diskreplay.ray.calls import answer
+from diskreplay.ray.draw_request import begin
 from diskreplay.ray.messages import Updates
 from tests.on_ray.workload import add, check, halt, make, numbers_of, stored
 
@@ -121,13 +122,13 @@ def test_a_draw_beside_another_one_goes_by_calls(shared):
     replay.load(path / "ck", 1)
     wait_for_graph(replay)
     counts = counted(replay)
-    first = replay._client.begin(1, 64)
-    second = replay._client.begin(1, 64)
+    first = begin(replay._client, 1, 64)
+    second = begin(replay._client, 1, 64)
     for request in (second, first):
         (batch,) = request.finish()
         check(batch)
     assert counts == [True, False]
-    given_up = replay._client.begin(1, 64)
+    given_up = begin(replay._client, 1, 64)
     del given_up  # by a signal, say
     check(replay.sample())
     assert counts == [True, False, True, False]

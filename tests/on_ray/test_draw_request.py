@@ -8,8 +8,8 @@ import pytest
 
 from diskreplay.errors import CorruptSegmentError, EmptyBufferError, ShardsLostError
 from diskreplay.ray import draw_request
-from diskreplay.ray.client import Client
-from diskreplay.ray.draw_request import no_totals
+from diskreplay.ray.client import Client, no_totals
+from diskreplay.ray.draw_request import begin
 from diskreplay.ray.rate_limiter import MinSize
 from diskreplay.sampling.rng import ReplayableRng
 from tests.on_ray.without_ray import LocalActor, frames, local_shard, use_local_actors
@@ -48,7 +48,7 @@ def client(request, tmp_path, monkeypatch):
 def test_an_error_amid_the_batches_keeps_nothing_that_shards_sent(client, monkeypatch):
     """It is memory of Ray's, which a graph waits for, and which is gone with Ray. And the rate
     limiter had counted samples that nobody gets."""
-    request, sent, given_back = client.begin(2, 8), [], []
+    request, sent, given_back = begin(client, 2, 8), [], []
     client.limiter = MinSize(1)
     client.coordinator = LocalActor(SimpleNamespace(give_back=lambda *how: given_back.append(how)))
 
@@ -111,7 +111,7 @@ def check(client, request, batches, leaves, old):
 
 def test_batches_are_one_draw_over_all_leaves(client):
     there = leaves(client)
-    request = client.begin(3, 16)
+    request = begin(client, 3, 16)
     batches = request.finish()
     assert len(batches) == 3
     check(client, request, batches, there, there.sum(axis=1))
@@ -125,7 +125,7 @@ def test_weights_are_by_the_sums_that_the_draw_was_made_with(client):
     buffer = client.handles[1].actor.made._checked()
     buffer.update_priorities(np.arange(10), np.full(10, 9.0))  # nobody has told the client
     there = leaves(client)
-    request = client.begin(2, 32)
+    request = begin(client, 2, 32)
     check(client, request, request.finish(), there, old)
 
 
@@ -133,7 +133,7 @@ def test_priorities_go_with_the_draw_and_are_forgotten_when_they_have_come(clien
     handle = client.handles[2]
     generation = handle.actor.made._checked().generation
     handle.add_update(np.full(1, generation), np.array([4]), np.array([400.0]))
-    request = client.begin(1, 64)
+    request = begin(client, 1, 64)
     assert handle.waiting == 1
     request.finish()
     assert handle.waiting == 0
@@ -145,7 +145,7 @@ def test_priorities_go_with_the_draw_and_are_forgotten_when_they_have_come(clien
 def test_what_falls_to_a_shard_that_is_lost_is_drawn_from_the_others(client):
     there = leaves(client)
     client.handles[0].actor.faults = ["before"]
-    request = client.begin(2, 16)
+    request = begin(client, 2, 16)
     batches = request.finish()
     assert client.handles[0].is_lost
     others = there[1:].sum(axis=1)
@@ -187,16 +187,16 @@ def test_who_is_called_beside_a_graph_has_what_the_graph_left_of_the_time(
     monkeypatch.setattr(draw_request, "wait", lambda calls, timeout: waited.append(timeout))
     client.graph, client.shard_timeout = graph, 5.0
     there = leaves(client)
-    request = client.begin(2, 16)
+    request = begin(client, 2, 16)
     check(client, request, request.finish(), there, there.sum(axis=1))
     assert waited == [left]
 
 
 def test_a_shard_that_has_nothing_any_more_is_drawn_around(client):
-    request = client.begin(1, 16)
+    request = begin(client, 1, 16)
     buffer = client.handles[1].actor.made._checked()
     buffer.clear()
-    request = client.begin(2, 16)
+    request = begin(client, 2, 16)
     for batch in request.finish():
         assert set((batch.id >> 48).tolist()) == {0, 2}
     assert not client.handles[1].is_lost
@@ -206,6 +206,6 @@ def test_nobody_answers(client):
     for handle in client.handles:
         handle.actor.is_away = True
     with pytest.raises(ShardsLostError, match="3 of 3 shards do not answer"):
-        client.begin(1, 4).finish()
+        begin(client, 1, 4).finish()
     assert isinstance(no_totals(0, 3, 1.0), EmptyBufferError)
     assert "2 of 3 shards" in str(no_totals(2, 3, 1.0))

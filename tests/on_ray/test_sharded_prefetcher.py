@@ -7,10 +7,16 @@ import pytest
 
 from diskreplay.batch import MOST_KEPT
 from diskreplay.errors import ClosedError, EmptyBufferError
+from diskreplay.ray import sharded_prefetcher
 from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
 
 SIZE, BATCHES = 4, 2
+
+
+@pytest.fixture(autouse=True)
+def _asked_of_the_client(monkeypatch):
+    monkeypatch.setattr(sharded_prefetcher, "begin", lambda client, *what: client.begin(*what))
 
 
 class Client:
