@@ -316,6 +316,4 @@ def this_node() -> str:
     ------
     DisconnectedError
     """
-    with connection.current().used():
-        node: str = get_runtime_context().get_node_id()
-        return node
+    return connection.current().node

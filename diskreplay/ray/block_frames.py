@@ -67,7 +67,9 @@ class BlockFrames:
 
     def unpacked(self, part: PackedBatch, names: Collection[str]) -> PackedBatch:
         """A part with the stacks of these fields as arrays."""
-        stacks = self.read([part], _everything(part), names, [{}])
+        assert part.rows is not None
+        order = BatchOrder([np.zeros(len(part.rows), np.int64)], 1)
+        stacks = self.read([part], order, names, [{}])
 
         def made(leaf: Any) -> Any:
             return stacks[leaf][0] if isinstance(leaf, BlockStacks) and leaf in stacks else leaf
@@ -84,9 +86,3 @@ def _column(parts: Sequence[PackedBatch], name: str) -> tuple[BlockColumn, list[
     return column, [
         in_blocks(plan, column.field, first) for plan, first in zip(plans, firsts, strict=False)
     ]
-
-
-def _everything(part: PackedBatch) -> BatchOrder:
-    """A part as one batch."""
-    assert part.rows is not None
-    return BatchOrder([np.zeros(len(part.rows), np.int64)], 1)

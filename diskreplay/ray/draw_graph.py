@@ -40,7 +40,21 @@ class Execution:
         ------
         DisconnectedError
         """
-        return self._owner._answers(self, timeout)
+        owner = self._owner
+        graph, found = owner._graph, None
+        try:
+            if graph is not None:
+                found = graph.answers(self._references, timeout)
+        except DisconnectedError:
+            raise
+        except Exception as error:  # of many kinds; calls say what is the matter
+            let_go(error)
+        finally:
+            with owner._lock:
+                owner._running = None
+                if found is None:
+                    owner._break()
+        return None if found is None else dict(zip(self.numbers, found, strict=True))
 
 
 class DrawGraph:
@@ -51,10 +65,6 @@ class DrawGraph:
     those of other nodes are called beside it. When one dies, or does not answer in time, the whole
     graph is broken; a thread ends it and builds one of those that are left, and again when the lost
     one is back. Calls go on meanwhile.
-
-    Parameters
-    ----------
-    handles : sequence of ShardHandle
     """
 
     def __init__(self, handles: Sequence[ShardHandle]) -> None:
@@ -109,22 +119,6 @@ class DrawGraph:
             execution = Execution(self, self._numbers, references)
             self._running = weakref.ref(execution)
             return execution
-
-    def _answers(self, execution: Execution, timeout: float) -> dict[int, Any] | None:
-        graph, found = self._graph, None
-        try:
-            if graph is not None:
-                found = graph.answers(execution._references, timeout)
-        except DisconnectedError:
-            raise
-        except Exception as error:  # of many kinds; calls say what is the matter
-            let_go(error)
-        finally:
-            with self._lock:
-                self._running = None
-                if found is None:
-                    self._break()
-        return None if found is None else dict(zip(execution.numbers, found, strict=True))
 
     def _break(self) -> None:
         self._running, self._numbers, self._of = None, (), ()

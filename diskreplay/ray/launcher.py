@@ -72,16 +72,13 @@ def start(
             arguments = number, directory / f"shard-{number}", identity, own
             actors.append(started(Shard, arguments, name=f"{name}/{number}", **place))
         for number, shard in enumerate(actors):
-            _opened(shard, directory / f"shard-{number}")
+            try:
+                answer(shard.call("open"))
+            except LOST as error:
+                path = directory / f"shard-{number}"
+                raise ShardsLostError(f"{path}: its shard did not start: {error}") from error
     except BaseException:
         for each in [coordinator, *actors]:
             each.kill()
         raise
     return coordinator, actors
-
-
-def _opened(actor: Actor, path: Path) -> None:
-    try:
-        answer(actor.call("open"))
-    except LOST as error:
-        raise ShardsLostError(f"{path}: its shard did not start: {error}") from error

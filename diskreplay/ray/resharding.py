@@ -34,10 +34,6 @@ def default_group(num_envs: int, num_shards: int) -> int:
     Small groups cost twice the time of an add, large ones cannot be divided among more shards. So
     it is 8, fewer where a shard has no more or would have half more than another, and more where
     there would be more than 16 groups, or two for each shard.
-
-    Parameters
-    ----------
-    num_envs, num_shards : int
     """
     many = num_envs // max(_MANY_GROUPS, 2 * num_shards)
     most = max(many, min(_LEAST_ENVS, num_envs // num_shards))

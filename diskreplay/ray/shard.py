@@ -86,7 +86,7 @@ class Shard:
         with self._lock:
             if self._buffer is not None:
                 return
-            self._adopt_directory(self._identity, anew=anew)
+            self._adopt_directory(anew=anew)
             self._parts.sweep()
             buffer = PrioritizedReplayBuffer(self._directory / "store", **self._options)
             buffer._rows.indexed()  # else the first draw would wait for it
@@ -95,7 +95,7 @@ class Shard:
             )
             self._buffer = buffer
 
-    def _adopt_directory(self, identity: dict[str, Any], *, anew: bool) -> None:
+    def _adopt_directory(self, *, anew: bool) -> None:
         path = self._directory / "shard.json"
         if not files.is_there(path):
             if not anew and was_restarted():
@@ -113,10 +113,10 @@ class Shard:
             # Another actor may have just made the directory of all, and not synced its name.
             files.make_lasting_dirs(self._directory.parent)
             files.make_lasting_dirs(self._directory)
-            files.replace({path: json.dumps(identity).encode()})
+            files.replace({path: json.dumps(self._identity).encode()})
             return
         found = read_document(path)
-        for name, value in identity.items():
+        for name, value in self._identity.items():
             if found.get(name) != value:
                 raise SchemaError(
                     f"{path}: {name} is {found.get(name)} there, and {value} was asked for; open "

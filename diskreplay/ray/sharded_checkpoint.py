@@ -136,33 +136,28 @@ class CheckpointDirectory:
         """Have a checkpoint be there, or replace the one of its suffix, and unpublish what
         retention does not keep; amid `saving`, which removes the parts of those."""
         with self._turn():
-            return self._publish(document, keep, attached)
-
-    def _publish(
-        self, document: dict[str, Any], keep: int | None, attached: Mapping[str, bytes]
-    ) -> Path:
-        before = {text: self._known(text) for text in self.suffixes()}
-        path = self._file(document["suffix"])
-        self._write_attachments(attached)
-        gone = superfluous(before, document["suffix"], keep)
-        assert self._notes is not None
-        self._notes.add(
-            [
-                (number, part["path"])
-                for text in gone if (known := before[text]) is not None
-                for number, part in enumerate(known["shards"])
-            ]
-        )  # fmt: skip
-        # Written among the notes: what a killed saver leaves there goes with them.
-        contents = json.dumps({"format": FORMAT, **document}).encode()
-        files.replace({path: contents}, build=self._notes.directory)
-        for text in gone:
-            if text != document["suffix"]:
-                files.remove(self._file(text))
-        if gone:  # before their parts go: a power cut would bring back one that has none
-            files.sync_dirs([self.path])
-        left = [each for text, each in before.items() if text not in gone]
-        self._remove_attachments([document, *left])
+            before = {text: self._known(text) for text in self.suffixes()}
+            path = self._file(document["suffix"])
+            self._write_attachments(attached)
+            gone = superfluous(before, document["suffix"], keep)
+            assert self._notes is not None
+            self._notes.add(
+                [
+                    (number, part["path"])
+                    for text in gone if (known := before[text]) is not None
+                    for number, part in enumerate(known["shards"])
+                ]
+            )  # fmt: skip
+            # Written among the notes: what a killed saver leaves there goes with them.
+            contents = json.dumps({"format": FORMAT, **document}).encode()
+            files.replace({path: contents}, build=self._notes.directory)
+            for text in gone:
+                if text != document["suffix"]:
+                    files.remove(self._file(text))
+            if gone:  # before their parts go: a power cut would bring back one that has none
+                files.sync_dirs([self.path])
+            left = [each for text, each in before.items() if text not in gone]
+            self._remove_attachments([document, *left])
         return path
 
     def _known(self, suffix: str) -> dict[str, Any] | None:

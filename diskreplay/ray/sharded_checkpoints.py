@@ -37,12 +37,7 @@ _LONG = 3600.0  # seconds that a save or load of one shard may take
 
 
 class CheckpointPlaces:
-    """The places that a client saves to and loads from; a URL is taken over once, not each time.
-
-    Parameters
-    ----------
-    client : Client
-    """
+    """The places that a client saves to and loads from; a URL is taken over once, not each time."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -273,10 +268,6 @@ def read_attachments(given: Mapping[str, Source] | None) -> dict[str, tuple[str,
         return {}
     with tempfile.TemporaryDirectory(prefix="diskreplay-") as directory:
         build = Path(directory)
-        written = attaching.write(attaching.checked(given), build)
-        contents = {key: (build / key).read_bytes() for key in written}
-    prefix = f"{ATTACHMENTS.as_posix()}/"
-    return {
-        key.removeprefix(prefix): (hashlib.sha256(data).hexdigest(), data)
-        for key, data in contents.items()
-    }
+        attaching.write(attaching.checked(given), build)
+        contents = {name: (build / ATTACHMENTS / name).read_bytes() for name in given}
+    return {name: (hashlib.sha256(data).hexdigest(), data) for name, data in contents.items()}
