@@ -296,7 +296,7 @@ class ShardWriter:
                 return self._take(self._actor, self.shard, lease)
         if lease.generation != self._generation:
             return self._renumber(None, lease)
-        self._send_again()
+        self._send_again([sent.chunk for sent in self._sent])
 
     def _fail_over(self, waited: float) -> None:
         """Go on in envs of another shard, with the next episode of each env. What this one has not
@@ -329,37 +329,36 @@ class ShardWriter:
     def _leave_out_rests(self, waiting: np.ndarray) -> int:
         """Of what was not sent, leave out what `_without_rests` says; how many rows that is."""
         dropped = 0
+        if self._builder.filled.any():
+            self._collect()
         for at, (chunk, transitions) in enumerate(self._unsent):
             kept = _without_rests(chunk, waiting)
             dropped += int(chunk.lengths.sum() - kept.lengths.sum())
             own = int(np.count_nonzero(~kept.unpacked()["is_final"]))
             self._unsent[at] = _Unsent(kept, min(transitions, own))
-        return dropped + self._builder.leave_out_rests(waiting)
+        self._builder.leave_out_rests(waiting)
+        return dropped
 
-    def _send_again(self) -> None:
-        chunks = [sent.chunk for sent in self._sent]
+    def _send_again(self, chunks: list[Chunk]) -> None:
         self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
 
     def _renumber(self, cause: RowsMissingError | None, lease: Lease | None = None) -> None:
         """Rows that were there are gone: go on from what there is."""
-        lease = lease or self._renew()
+        lease, chunks = lease or self._renew(), [sent.chunk for sent in self._sent]
         counts = np.array(lease.counts, np.int64)
-        if (
-            lease.generation == self._generation
-            and (counts >= self._sent[0].chunk.first_rows).all()
-        ):
-            return self._send_again()  # a chunk came before the one that it follows
+        if lease.generation == self._generation and (counts >= chunks[0].first_rows).all():
+            return self._send_again(chunks)  # one came before the one that it follows
         had = self.acknowledged
         with undisturbed():  # or rows have numbers of before, of which some are gone
             self._generation, self._next = lease.generation, counts.copy()
             self.acknowledged = counts.copy()
-            waiting, chunks = np.ones(self.num_envs, np.bool_), []  # for an episode to begin
-            for sent in self._sent:
-                chunk = _without_rests(sent.chunk, waiting)._replace(first_rows=self._next.copy())
-                chunks.append(chunk)
-                self._next += chunk.lengths
+            waiting = np.ones(self.num_envs, np.bool_)  # for an episode to begin
+            for at, chunk in enumerate(chunks):
+                kept = _without_rests(chunk, waiting)._replace(first_rows=self._next.copy())
+                chunks[at] = kept
+                self._next += kept.lengths
             self._leave_out_rests(waiting)
-            self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
+            self._send_again(chunks)
         warnings.warn(  # last: it is raised where warnings are errors
             f"shard {self.shard}: its envs {self._envs.tolist()} had {had.tolist()} "
             f"rows and have {counts.tolist()} now, after a power cut or since a checkpoint was "

@@ -37,8 +37,6 @@ class TrajectoryBuilder:
         self._validator = RowValidator(schema, num_envs)
         self.steps = np.zeros(num_envs, np.int32)
         self._left_out = np.zeros(num_envs, np.bool_)
-        names = self._schema.names
-        self._step, self._final = names.index("step"), names.index("is_final")
         room = rows + 1  # a step that ends an episode has two rows
         self._columns = [
             np.empty((num_envs, room, *field.shape), field.dtype) for field in schema.fields
@@ -102,31 +100,15 @@ class TrajectoryBuilder:
         self.steps[flags] = 0
         self._left_out[flags] = False
 
-    def leave_out_rests(self, envs: np.ndarray) -> int:
-        """Leave out the rest of the episodes of some envs, of which rows were taken already, and
-        what is yet to come of it: the rows before are gone. Returns how many rows were collected of
-        them.
+    def leave_out_rests(self, envs: np.ndarray) -> None:
+        """Leave out what is yet to come of the episodes under way of some envs, since the rows
+        before are gone. Nothing of these envs is collected here.
 
         Parameters
         ----------
         envs : ndarray of bool, shape (num_envs,)
         """
-        dropped = 0
-        for env in np.flatnonzero(envs).tolist():
-            filled = int(self.filled[env])
-            begins = np.flatnonzero(self._columns[self._step][env, :filled] == 0)
-            start = int(begins[0]) if len(begins) else filled
-            self._left_out[env] = start == filled and self.steps[env] > 0
-            if start:
-                finals = self._columns[self._final][env, :start]
-                self.transitions -= start - int(np.count_nonzero(finals))
-                for column in [*self._columns, self._priority]:
-                    column[env, : filled - start] = column[env, start:filled].copy()
-                self._priority[env, filled - start :] = np.nan
-                self.filled[env], self._level = filled - start, None
-                dropped += start
-        self.is_full = bool((self.filled >= self.rows).any())
-        return dropped
+        self._left_out[envs] = self.steps[envs] > 0
 
     def _priorities(self, priority: Any, envs: np.ndarray) -> np.ndarray | None:
         if priority is None:

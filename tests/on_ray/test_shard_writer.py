@@ -323,6 +323,31 @@ def test_a_writer_of_a_shard_that_is_gone_goes_on_in_another_one(tmp_path, monke
         actor.made.close()
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_steps_that_are_in_no_chunk_yet_go_to_the_other_shard(tmp_path, monkeypatch, ended):
+    """But for the rest of an episode whose beginning is in the shard that is lost."""
+    actors = [local_shard(tmp_path, number, 2) for number in range(2)]
+    describe = {"free_envs": 2, "transitions": 0}
+    monkeypatch.setattr(actors[1].made, "describe", lambda: describe)
+    monkeypatch.setattr(shard_writer, "shards_of", lambda name, count: actors)
+    writer = writer_of(actors[0], chunk_rows=4, failover_after=0.0)
+    for number in range(6):
+        step(writer, number)
+    actors[0].is_away = True
+    for number in range(6, 10):
+        step(writer, number, ended=ended and number == 8)
+    with pytest.warns(RuntimeWarning, match="goes on in shard 1"):
+        writer._begin_again()
+    for number in range(10, 15):
+        step(writer, number, ended=number == 12)
+    writer.flush()
+    kept = listed(range(9, 15) if ended else [13, 14], 0, {12} if ended else ())
+    assert stored(actors[1], 0) == kept
+    assert writer.acknowledged.tolist() == [len(kept)] * ENVS
+    for actor in actors:
+        actor.made.close()
+
+
 def test_a_writer_that_no_shard_has_room_for_waits_for_its_own(tmp_path, monkeypatch):
     actors, writer = two_shards(tmp_path, monkeypatch, 1)
     with pytest.raises(ShardsLostError, match=r"no other one has 2 envs.*; 12 rows wait in it"):
