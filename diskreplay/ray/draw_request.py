@@ -58,7 +58,7 @@ class DrawRequest:
     """
 
     def __init__(
-        self, client: Client, uniform: list[np.ndarray], totals: np.ndarray, epoch: str = ""
+        self, client: Client, uniform: list[np.ndarray], totals: np.ndarray, epoch: str
     ) -> None:
         self._client, self.uniform, self._totals = client, uniform, totals
         self.epoch = epoch

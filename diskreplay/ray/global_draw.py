@@ -74,18 +74,14 @@ def least_probability(least: np.ndarray, sums: np.ndarray, totals: np.ndarray) -
     return float((least[there] / sums[there] * totals[there] / totals.sum()).min())
 
 
-def weights(
-    probability: np.ndarray, beta: float, least: float | np.ndarray | None = None
-) -> np.ndarray:
+def weights(probability: np.ndarray, beta: float, least: float | np.ndarray) -> np.ndarray:
     """Importance weights ``(N P)^-beta``, divided by the largest, float32.
 
     Parameters
     ----------
     probability : ndarray of float64, shape (batch,)
     beta : float
-    least : float or ndarray, shape (batch,), optional
-        The smallest probability of all transitions, whose weight is the largest; that of the batch
-        by default.
+    least : float or ndarray, shape (batch,)
+        The smallest probability of all transitions, whose weight is the largest.
     """
-    least = probability.min() if least is None else least
     return ((least / probability) ** beta).astype(np.float32)

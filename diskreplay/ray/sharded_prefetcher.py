@@ -36,13 +36,12 @@ class ShardedPrefetcher:
         client.frames.memory.remember(depth * batches)  # ready, or being made
 
     def _run(self) -> None:
+        most = (self._depth - 1) * self._batches
         while True:
             with self._lock:
                 self._working = False
                 self._changed.notify_all()
-                while not self._closed and (
-                    self._paused or self._error or len(self._ready) > self._most
-                ):
+                while not self._closed and (self._paused or self._error or len(self._ready) > most):
                     self._changed.wait(LOOK_AGAIN_S)
                 if self._closed:
                     return
@@ -64,10 +63,6 @@ class ShardedPrefetcher:
             with self._lock:
                 self._ready.extend(made)
                 self._changed.notify_all()
-
-    @property
-    def _most(self) -> int:
-        return (self._depth - 1) * self._batches
 
     @property
     def closed(self) -> bool:

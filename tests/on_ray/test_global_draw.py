@@ -68,7 +68,7 @@ def test_weights_are_those_of_a_list_of_all_leaves(normalization):
     sums = np.array([tree.total for tree in shards])
     least = np.array([tree.min for tree in shards])
     leaves = whole.leaves.tolist()
-    floor = None
+    floor = probability.min()
     if normalization == "buffer":
         floor = global_draw.least_probability(least, sums, sums)
     found = global_draw.weights(probability, 0.4, floor)
