@@ -127,93 +127,58 @@ def _facades() -> Iterator[Facade]:
     def by_size(buffer: Any) -> Any:
         return buffer.sample(BATCH)
 
-    uniform = "engine, frames, uniform"
-    prioritized = "engine, frames, prioritized"
-    yield Facade(
-        uniform, FRAMES, engine(False, FRAME_SHAPE, "uint8", STACK), add_to_engine, by_size
-    )
-    yield Facade(
-        prioritized, FRAMES, engine(True, FRAME_SHAPE, "uint8", STACK), add_to_engine, by_size
-    )
-    yield Facade(
-        "reagent", FRAMES, reagent("ReplayBuffer", FRAME_SHAPE, "uint8", STACK),
-        lambda buffer, step: buffer.add(*step[:4]),
-        lambda buffer: buffer.sample_transition_batch(), uniform,
-    )  # fmt: skip
-    yield Facade(
-        "reagent, prioritized", FRAMES,
-        reagent("PrioritizedReplayBuffer", FRAME_SHAPE, "uint8", STACK),
-        lambda buffer, step: buffer.add(*step[:4], 1.0),
-        lambda buffer: buffer.sample_transition_batch(), prioritized,
-    )  # fmt: skip
-    yield Facade(
-        "keras_gym", FRAMES, keras_gym(STACK),
-        lambda buffer, step: buffer.add(step[5], *step[1:4], step[7]),
-        lambda buffer: buffer.sample(), uniform,
-    )  # fmt: skip
-    yield Facade(
-        "cs294", FRAMES,
-        lambda frames: _compat("cs294", "ReplayBuffer")(frames, STACK), add_to_cs294, by_size,
-        uniform,
-    )  # fmt: skip
-    for name, kind, its_engine in (
-        ("cpprb", "ReplayBuffer", uniform),
-        ("cpprb, prioritized", "PrioritizedReplayBuffer", prioritized),
+    def add_transition(buffer: Any, step: tuple) -> None:
+        buffer.add(*step[:4])
+
+    def add_with_priority(buffer: Any, step: tuple) -> None:
+        buffer.add(*step[:4], 1.0)
+
+    for data, shape, dtype, stack, suffix in (
+        (FRAMES, FRAME_SHAPE, "uint8", STACK, ""),
+        (VECTORS, (VECTOR,), "float32", 1, ", vectors"),
     ):
-        original = f"{name}, the original"
-        yield Facade(
-            name, FRAMES, cpprb("diskreplay.compat.cpprb", kind, CPPRB_FRAMES),
-            add_stacks_to_cpprb, by_size, its_engine, original,
-        )  # fmt: skip
-        yield Facade(
-            f"{name}, raw", FRAMES,
-            cpprb("diskreplay.compat.cpprb", kind, CPPRB_FRAMES, compressor="raw"),
-            add_stacks_to_cpprb, by_size, its_engine, original,
-        )  # fmt: skip
-        yield Facade(
-            original, FRAMES, cpprb("cpprb", kind, CPPRB_FRAMES), add_stacks_to_cpprb, by_size
+        uniform, prioritized = (f"engine, {data}, {kind}" for kind in ("uniform", "prioritized"))
+        kinds = (  # with the engine of each, and how names of its facades end
+            ("ReplayBuffer", uniform, suffix),
+            ("PrioritizedReplayBuffer", prioritized, f"{suffix}, prioritized"),
         )
-    uniform, prioritized = "engine, vectors, uniform", "engine, vectors, prioritized"
-    for name, weighted in ((uniform, False), (prioritized, True)):
-        make = engine(weighted, (VECTOR,), "float32", 1)
-        yield Facade(name, VECTORS, make, add_to_engine, by_size)
-    yield Facade(
-        "reagent, vectors", VECTORS, reagent("ReplayBuffer", (VECTOR,), "float32", 1),
-        lambda buffer, step: buffer.add(*step[:4]),
-        lambda buffer: buffer.sample_transition_batch(), uniform,
-    )  # fmt: skip
-    yield Facade(
-        "reagent, vectors, prioritized", VECTORS,
-        reagent("PrioritizedReplayBuffer", (VECTOR,), "float32", 1),
-        lambda buffer, step: buffer.add(*step[:4], 1.0),
-        lambda buffer: buffer.sample_transition_batch(), prioritized,
-    )  # fmt: skip
-    yield Facade(
-        "keras_gym, vectors", VECTORS, keras_gym(1),
-        lambda buffer, step: buffer.add(*step[:4], step[7]),
-        lambda buffer: buffer.sample(), uniform,
-    )  # fmt: skip
-    for name, kind, its_engine in (
-        ("rainbow", "ReplayBuffer", uniform),
-        ("rainbow, prioritized", "PrioritizedReplayBuffer", prioritized),
-    ):
+        for name, weighted in ((uniform, False), (prioritized, True)):
+            yield Facade(name, data, engine(weighted, shape, dtype, stack), add_to_engine, by_size)
+        for kind, its_engine, end in kinds:
+            yield Facade(
+                f"reagent{end}", data, reagent(kind, shape, dtype, stack),
+                add_transition if its_engine == uniform else add_with_priority,
+                lambda buffer: buffer.sample_transition_batch(), its_engine,
+            )  # fmt: skip
         yield Facade(
-            name, VECTORS, rainbow(kind),
-            lambda buffer, step: buffer.store(step[0], *step[1:3], step[4], step[3]),
-            lambda buffer: buffer.sample_batch(), its_engine,
+            f"keras_gym{suffix}", data, keras_gym(stack),
+            lambda buffer, step: buffer.add(step[5], *step[1:4], step[7]),
+            lambda buffer: buffer.sample(), uniform,
         )  # fmt: skip
-    for name, kind, its_engine in (
-        ("cpprb, vectors", "ReplayBuffer", uniform),
-        ("cpprb, vectors, prioritized", "PrioritizedReplayBuffer", prioritized),
-    ):
-        original = f"{name}, the original"
-        yield Facade(
-            name, VECTORS, cpprb("diskreplay.compat.cpprb", kind, CPPRB_VECTORS),
-            add_vectors_to_cpprb, by_size, its_engine, original,
-        )  # fmt: skip
-        yield Facade(
-            original, VECTORS, cpprb("cpprb", kind, CPPRB_VECTORS), add_vectors_to_cpprb, by_size
-        )
+        if data == FRAMES:
+            yield Facade(
+                "cs294", data,
+                lambda frames: _compat("cs294", "ReplayBuffer")(frames, STACK), add_to_cs294,
+                by_size, uniform,
+            )  # fmt: skip
+            fields, add, ways = CPPRB_FRAMES, add_stacks_to_cpprb, ({}, {"compressor": "raw"})
+        else:
+            for kind, its_engine, end in kinds:
+                yield Facade(
+                    f"rainbow{end.removeprefix(suffix)}", data, rainbow(kind),
+                    lambda buffer, step: buffer.store(step[0], *step[1:3], step[4], step[3]),
+                    lambda buffer: buffer.sample_batch(), its_engine,
+                )  # fmt: skip
+            fields, add, ways = CPPRB_VECTORS, add_vectors_to_cpprb, ({},)
+        for kind, its_engine, end in kinds:
+            original = f"cpprb{end}, the original"
+            for options in ways:
+                yield Facade(
+                    ", ".join([f"cpprb{end}", *options.values()]), data,
+                    cpprb("diskreplay.compat.cpprb", kind, fields, **options), add, by_size,
+                    its_engine, original,
+                )  # fmt: skip
+            yield Facade(original, data, cpprb("cpprb", kind, fields), add, by_size)
 
 
 def time_facades(stream: Stream, frames: int, calls: int, budget_s: float) -> dict[str, Any]:
