@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import crew
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
@@ -46,7 +47,7 @@ def run(
         ``acknowledged`` steps, ``rows_compared``, ``killed`` by kind, ``unsaid`` (steps that are
         there and whose `add` had not returned), and ``failures``.
     """
-    base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory or _in_memory()))
+    base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory or crew.MEMORY))
     chance, killed = random.Random(seed), Counter[str]()
     said_at = base / "said"
     np.full(actors, -1, np.int64).tofile(said_at)
@@ -217,8 +218,3 @@ def _examine(base: Path, said: np.ndarray, spared: list[set[int]]) -> dict[str, 
         "acknowledged": int((said + 1).sum()), "rows_compared": compared, "unsaid": unsaid,
         "failures": failures,
     }  # fmt: skip
-
-
-def _in_memory() -> Path | None:
-    place = Path("/dev/shm")
-    return place if place.is_dir() and os.access(place, os.W_OK) else None

@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""A directory in memory, for stores that only a process's death, or a model, does harm to."""
 _FORK = multiprocessing.get_context("fork")  # cheap: what the parent imported is there
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -53,14 +52,12 @@ def run(
         parts.append(("loaders", loaders, compressors[0]))
     for name, part, compressor in parts:
         label = f"{name} {compressor}"
-        base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
         say(label)
-        try:
-            figures[label] = part(base / "store", compressor, seconds)
-        except Failed as error:
-            figures["failures"].append(f"{label}: {error}")
-        finally:
-            shutil.rmtree(base)
+        with tempfile.TemporaryDirectory(prefix="torture-", dir=directory) as base:
+            try:
+                figures[label] = part(Path(base) / "store", compressor, seconds)
+            except Failed as error:
+                figures["failures"].append(f"{label}: {error}")
     return figures
 
 

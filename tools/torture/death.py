@@ -57,11 +57,11 @@ def run(
         ``ranked`` (priorities compared), ``half_written`` (kills that left a file half written),
         ``verified``, and ``failures``.
     """
-    base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory or _in_memory()))
     totals: Counter = Counter()
     killed_in: Counter = Counter()
     failures = []
-    try:
+    with tempfile.TemporaryDirectory(prefix="torture-", dir=directory or crew.MEMORY) as place:
+        base = Path(place)
         _warm_up(base)
         lives = -(-kills // KILLS_OF_A_LIFE)
         jobs = []
@@ -83,13 +83,7 @@ def run(
                 killed_in.update(outcome.value["killed_in"])
             else:
                 failures.append({"life": [str(part) for part in life], "why": outcome.trouble})
-    finally:
-        shutil.rmtree(base)
     return {"seed": seed, **totals, "killed_in": dict(killed_in), "failures": failures}
-
-
-def _in_memory() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _warm_up(base: Path) -> None:

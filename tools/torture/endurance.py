@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -60,12 +59,9 @@ def run(
     ):  # fmt: skip
         if not total:
             continue
-        base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
-        try:
-            keeps = capacity or min(1_000_000, max(total // 10, 2000))
-            figures[name] = _endure(base, recorder, num_envs, total, keeps, say)
-        finally:
-            shutil.rmtree(base)
+        keeps = capacity or min(1_000_000, max(total // 10, 2000))
+        with tempfile.TemporaryDirectory(prefix="torture-", dir=directory) as base:
+            figures[name] = _endure(Path(base), recorder, num_envs, total, keeps, say)
         figures["failures"] += [
             f"{name}: {what} grew by {found['growth']:.3g} {found['unit']} from "
             f"{found['level']:.4g}, {found['allowed']:.3g} allowed"

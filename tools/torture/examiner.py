@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from crew import MEMORY
 from disk import State
 from workload import (
     VERSIONS,
@@ -29,8 +30,6 @@ import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.store import commit_page
 
-_SHM = Path("/dev/shm")
-MEMORY = _SHM if _SHM.is_dir() else None  # what is on a disk here is a model: no need for another
 AFTER = 12  # rows added to what was recovered: over the end of a segment
 
 

@@ -38,7 +38,6 @@ CALLS = (*_OF_OS, "file", "write", "copyfile", "rmtree", "flock", "renameat2")
 _CAPACITY, _ROWS = 60, 50
 _PART, _LATE = 8, 20  # rows of a part of an episode; its first step is that much behind its row
 _WRITTEN = 1 << 40  # what a write adds to the latent of a row
-_SHM = Path("/dev/shm")
 
 
 class Faults:
@@ -378,7 +377,7 @@ def attempt(what: str, name: str, at: int | None, code: int) -> tuple[Counter, b
     """One call with one failure in it: how many calls of each function were counted, and whether it
     was refused."""
     faults = Faults(name)
-    with tempfile.TemporaryDirectory(dir=_SHM if _SHM.is_dir() else None) as directory:
+    with tempfile.TemporaryDirectory(dir=crew.MEMORY) as directory:
         trial = Trial(Path(directory))
         trial.before(what)
         refused = False

@@ -43,8 +43,8 @@ def run(
     dict
         ``inputs`` tried, ``outcomes`` of each kind, and ``failures``: what none of them may do.
     """
-    base = Path(tempfile.mkdtemp(prefix="torture-", dir=_in_memory()))
-    try:
+    with tempfile.TemporaryDirectory(prefix="torture-", dir=crew.MEMORY) as place:
+        base = Path(place)
         specimen.warm_up(base / "warm-up")
         places = specimen.make(base)
         jobs = [(seed + number, kinds[number % len(kinds)]) for number in range(inputs)]
@@ -65,18 +65,12 @@ def run(
                     "trouble": outcome.trouble[-1500:],
                 }
             )
-    finally:
-        shutil.rmtree(base)
     return {
         "inputs": inputs,
         "seed": seed,
         "outcomes": {kind: dict(counts) for kind, counts in outcomes.items()},
         "failures": failures,
     }
-
-
-def _in_memory() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _files(place: Path) -> list[str]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import loopback_cluster
 import shards
 from endurance import growth_of
 from loopback_cluster import LoopbackCluster
@@ -52,21 +49,12 @@ def run(
         ``added`` steps, ``batches``, ``flatness`` of each thing that was watched: its level, the
         growth from a fifth of the time on, and what is allowed; ``series``; ``failures``.
     """
-    base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
     figures = shards.Figures(None)
-    try:
-        with LoopbackCluster(shards.DISKS) as cluster:
-            ray = loopback_cluster.connect(cluster.address)
-            try:
-                loopback_cluster.wait_for_disks(ray, shards.DISKS)
-                with shards.Round(
-                    cluster, base / "round", f"growth-{transport}", figures, transport, capacity
-                ) as one:
-                    found = _watch(cluster, one, seconds, say)
-            finally:
-                ray.shutdown()
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+    with shards.ray_and_room(directory) as (cluster, base):
+        with shards.Round(
+            cluster, base / "round", f"growth-{transport}", figures, transport, capacity
+        ) as one:
+            found = _watch(cluster, one, seconds, say)
     found["failures"] = figures.failures + [
         f"{what} grew by {one['growth']:.3g} {one['unit']} from {one['level']:.4g}, "
         f"{one['allowed']:.3g} allowed"

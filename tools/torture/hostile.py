@@ -58,10 +58,10 @@ def run_cases(
 ) -> dict[str, Any]:
     """Try the cases made by hand, all or those of some names, each in a process that may take a
     gibibyte and `limit_s` seconds."""
-    base = Path(tempfile.mkdtemp(prefix="torture-"))
     results: dict[str, str] = {}
     failures, slowest = [], 0.0
-    try:
+    with tempfile.TemporaryDirectory(prefix="torture-") as place:
+        base = Path(place)
         specimen.warm_up(base / "warm-up")
         specimen.make(base)
         # Of the same harm to several kinds of specimen, a choice takes the first.
@@ -82,8 +82,6 @@ def run_cases(
                 continue
             results[label], seconds = outcome.value
             slowest = max(slowest, seconds)
-    finally:
-        shutil.rmtree(base)
     return {
         "cases": len(jobs),
         "refused": sum(value == trials.REFUSED for value in results.values()),

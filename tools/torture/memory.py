@@ -45,23 +45,20 @@ def run(
         "confined_by": None, "failures": [],
     }  # fmt: skip
     for kind in kinds:
-        base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
         say(kind)
-        try:
-            with _confined(limit_mib << 20) as (how, prefix, enter):
-                if how is None:
-                    figures["failures"].append("no memory cgroup can be made here")
-                    return figures
-                figures["confined_by"] = how
-                command = [*prefix, sys.executable, __file__, kind, str(frames), str(batches),
-                           str(base)]  # fmt: skip
-                done = subprocess.run(
-                    command, capture_output=True, text=True, preexec_fn=enter,
-                    timeout=_TIMEOUT_S, check=False,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                )  # fmt: skip
-        finally:
-            shutil.rmtree(base)
+        with (
+            tempfile.TemporaryDirectory(prefix="torture-", dir=directory) as base,
+            _confined(limit_mib << 20) as (how, prefix, enter),
+        ):
+            if how is None:
+                figures["failures"].append("no memory cgroup can be made here")
+                return figures
+            figures["confined_by"] = how
+            done = subprocess.run(
+                [*prefix, sys.executable, __file__, kind, str(frames), str(batches), base],
+                capture_output=True, text=True, preexec_fn=enter, timeout=_TIMEOUT_S, check=False,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )  # fmt: skip
         if done.returncode:
             why = "killed for memory" if done.returncode in (-9, 137) else done.stderr[-800:]
             figures["failures"].append(f"{kind}: {why}")

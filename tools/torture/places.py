@@ -35,11 +35,11 @@ def run(
     dict
         How often each step was ``done`` and ``refused``, and ``failures``.
     """
-    base = Path(tempfile.mkdtemp(prefix="torture-")).resolve()
     done: Counter = Counter()
     refused: Counter = Counter()
     failures = []
-    try:
+    with tempfile.TemporaryDirectory(prefix="torture-") as place:
+        base = Path(place).resolve()
         for number in range(rounds):
             walk = _Walk(base / str(number), random.Random(seed + number))
             try:
@@ -52,8 +52,6 @@ def run(
                 walk.let_go()
             shutil.rmtree(walk.base)
             advance()
-    finally:
-        shutil.rmtree(base)
     return {"rounds": rounds, "done": dict(done), "refused": dict(refused), "failures": failures}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import crew
 from disk import Disk, State
-from examiner import MEMORY, Examiner, Figures, another_boot
+from examiner import Examiner, Figures, another_boot
 from recording import CUT, MARK, Recorder
 from workload import Allowed, Promise, Setting, Workload
 
@@ -47,7 +47,7 @@ _POINTS_OF_A_JOB = 400
 def record(setting: Setting) -> tuple[list[tuple], int]:
     """The trace of a workload, and how many calls it made."""
     with (
-        tempfile.TemporaryDirectory(dir=MEMORY) as directory,
+        tempfile.TemporaryDirectory(dir=crew.MEMORY) as directory,
         setting.maintenance_in_line() as clock,
     ):
         root = Path(directory)
@@ -78,7 +78,7 @@ def cuts(events: list[tuple]) -> Iterator[tuple[int, str, Disk, Any]]:
 def record_recovery(examiner: Examiner, state: State, promise: Promise) -> tuple[list[tuple], int]:
     """The trace of opening what was left, adding rows, and closing."""
     setting = examiner.setting
-    with tempfile.TemporaryDirectory(dir=MEMORY) as directory, setting.maintenance_in_line():
+    with tempfile.TemporaryDirectory(dir=crew.MEMORY) as directory, setting.maintenance_in_line():
         root = Path(directory)
         state.write_to(root)
         (root / "run").mkdir(exist_ok=True)

@@ -31,21 +31,18 @@ def run(
     dict
         ``reads`` after the rot, how many were ``refused``, and ``failures``.
     """
-    base = Path(tempfile.mkdtemp(prefix="torture-"))
     counts: Counter = Counter()
     failures: list[dict[str, Any]] = []
-    try:
+    with tempfile.TemporaryDirectory(prefix="torture-") as base:
         for number in range(rounds):
             rng = random.Random(seed + number)
-            place = base / str(number)
+            place = Path(base) / str(number)
             try:
                 counts.update(_one(place, rng))
             except AssertionError as error:
                 failures.append({"seed": seed + number, "trouble": str(error)})
             shutil.rmtree(place)
             advance()
-    finally:
-        shutil.rmtree(base)
     return {"rounds": rounds, **counts, "failures": failures}
 
 

@@ -56,13 +56,11 @@ def run(
         for name, part in (("threads", threads), ("processes", processes)):
             label = f"{name}, {'one name' if shared else 'names of their own'}"
             say(label)
-            base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
-            try:
-                figures[label] = part(base, seconds, shared=shared, seed=seed)
-            except (Failed, diskreplay.DiskReplayError) as error:
-                figures["failures"].append({"part": label, "trouble": f"{error!r}"})
-            finally:
-                shutil.rmtree(base)
+            with tempfile.TemporaryDirectory(prefix="torture-", dir=directory) as base:
+                try:
+                    figures[label] = part(Path(base), seconds, shared=shared, seed=seed)
+                except (Failed, diskreplay.DiskReplayError) as error:
+                    figures["failures"].append({"part": label, "trouble": f"{error!r}"})
     return figures
 
 

@@ -81,30 +81,38 @@ def run(
     random.Random(seed).shuffle(kinds)
     figures = Figures(wait_s)
     ends = time.monotonic() + (1e9 if seconds is None else seconds)
-    base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
-    try:
-        with LoopbackCluster(DISKS) as cluster:
-            ray = loopback_cluster.connect(cluster.address)
-            try:
-                loopback_cluster.wait_for_disks(ray, DISKS)
-                for number, start in enumerate(range(0, len(kinds), kills_a_round)):
-                    mine = kinds[start : start + kills_a_round]
-                    where, label = base / str(number), f"{seed}-{number}"
-                    with Round(cluster, where, label, figures, transport) as one:
-                        for kind in mine:
-                            if time.monotonic() > ends:
-                                break
-                            one.kill(kind)
-                            advance(1)
-                        one.end()
-                    shutil.rmtree(base / str(number))
-                    if figures.failures or time.monotonic() > ends:
+    with ray_and_room(directory) as (cluster, base):
+        for number, start in enumerate(range(0, len(kinds), kills_a_round)):
+            mine = kinds[start : start + kills_a_round]
+            where, label = base / str(number), f"{seed}-{number}"
+            with Round(cluster, where, label, figures, transport) as one:
+                for kind in mine:
+                    if time.monotonic() > ends:
                         break
-            finally:
-                ray.shutdown()
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+                    one.kill(kind)
+                    advance(1)
+                one.end()
+            shutil.rmtree(where)
+            if figures.failures or time.monotonic() > ends:
+                break
     return figures.summary()
+
+
+@contextlib.contextmanager
+def ray_and_room(directory: Path | None) -> Iterator[tuple[LoopbackCluster, Path]]:
+    """A cluster that this process is connected to, and a directory for its stores."""
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="torture-", dir=directory, ignore_cleanup_errors=True
+        ) as place,
+        LoopbackCluster(DISKS) as cluster,
+    ):
+        ray = loopback_cluster.connect(cluster.address)
+        try:
+            loopback_cluster.wait_for_disks(ray, DISKS)
+            yield cluster, Path(place)
+        finally:
+            ray.shutdown()
 
 
 class Figures:
