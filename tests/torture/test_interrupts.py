@@ -34,6 +34,7 @@ def test_each_cut_is_counted_once(tmp_path, monkeypatch):
     assert not answers
     assert sum(found["cuts"].values()) == sum(found["others"].values()) == 1
     assert found["failures"] == []
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_call_that_is_never_cut_is_a_failure(tmp_path, monkeypatch):
