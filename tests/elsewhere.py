@@ -53,7 +53,7 @@ TOGETHER = {
     "ray/batch_order.py": ("parts of batches", "on_ray/test_joined_batches.py"),
     "ray/messages.py": ("what is sent", "on_ray/test_shard.py"),
     "ray/checkpoint_calls.py": ("passes calls on", "on_ray/test_sharded_buffer.py"),
-    "row_buffer.py": ("calls of a buffer", "test_evict.py", "test_contracts.py"),
+    "row_buffer.py": ("calls of a buffer", "test_evict.py", "test_mutable_fields.py"),
     "row_reader.py": ("reads by id", "test_take_both.py", "test_take_out.py"),
     "sampling/row_index_kernels.py": ("kernels of the index", "sampling/test_row_index.py"),
     "sampling/window_kernels.py": (

@@ -34,7 +34,6 @@ LEVELS = [
     ["transition_source"],
     ["actor_rows"],
     ["row_buffer"],
-    ["mutable_fields"],
     ["slots"],
     ["row_reader"],
     ["session"],
