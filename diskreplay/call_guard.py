@@ -72,6 +72,16 @@ class CallGuard:
             else:
                 self._was_forked_amid = True
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def mode(self) -> str:
+        """``"r"`` for a reader, else ``"a"``."""
+        return self._rows.store.mode
+
     def _is_ours(self) -> bool:
         """Whether calls may be made in this process: a forked child has a copy, and of some it may
         make none."""

@@ -12,6 +12,7 @@ from diskreplay import extensions, signals
 from diskreplay.errors import CheckpointNotFoundError, DiskReplayError, StorageError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.metadata import parse as parse_metadata
+from diskreplay.metadata import warn_of_damage
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers, Resumed
 from diskreplay.sequence_view import Views
@@ -119,10 +120,7 @@ class CheckpointLoader:
         """Load what is in a directory, if that stays at its path until all is read."""
         session = self._session
         with self._opened(path) as (saved, contents):
-            _, damage = parse_metadata(saved.meta)
-            if damage is not None:
-                warnings.warn(f"{saved.path}/zarr.json: damaged metadata left out: {damage}",
-                              stacklevel=5)  # fmt: skip
+            warn_of_damage(saved.path, saved.meta, stacklevel=5)
             with session._prefetchers.drained() as under_way, session._views.drained() as paused:
                 self._replace(saved, place, under_way, resume_episodes)
                 session._views.take_over(session._rows, paused)

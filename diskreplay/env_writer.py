@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from diskreplay import fork
+from diskreplay.closing import Closing
 from diskreplay.errors import (
     ClosedError,
     InvalidInputError,
@@ -76,7 +77,7 @@ class Terms(NamedTuple):
     timeout: float
 
 
-class EnvWriter:
+class EnvWriter(Closing):
     """Adds the steps of one env from a process of its own; `ReplayBuffer.env_writers` makes it.
 
     Pass it to the process: it is picklable, and may be forked. The first call takes the env's ring,
@@ -293,12 +294,6 @@ class EnvWriter:
         self._is_closed = True
         with lock, self._attaching:
             self._let_go()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_ring", None) is not None:

@@ -2,7 +2,9 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,15 @@ def parse(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
         return checked(attributes.get("metadata", {})), None
     except InvalidInputError as error:
         return {}, str(error)
+
+
+def warn_of_damage(path: Path, attributes: Mapping[str, Any], *, stacklevel: int) -> None:
+    """Warn where the metadata of the store at a path are damaged: `parse` leaves them out."""
+    damage = parse(attributes)[1]
+    if damage is not None:
+        warnings.warn(
+            f"{path}/zarr.json: damaged metadata left out: {damage}", stacklevel=stacklevel + 1
+        )
 
 
 def _plain(value: Any, where: str, deep: int) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from diskreplay import fork
+from diskreplay.closing import Closing
 from diskreplay.draw_source import DrawSource
 from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
 from diskreplay.handover import Handover
@@ -81,7 +82,7 @@ class UnderWay(NamedTuple):
         return found
 
 
-class Prefetcher:
+class Prefetcher(Closing):
     """An endless iterator of batches; made by `ReplayBuffer.prefetch` and `Sequences.prefetch`.
 
     Taking a batch asks for the one that is `depth` ahead, which a background thread draws at once
@@ -409,12 +410,6 @@ class Prefetcher:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
 
 def _buffer_of(drawn_from: DrawSource) -> Any:

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import warnings
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from diskreplay import extensions, fork, given_numbers, signals, validation
 from diskreplay.call_guard import CallGuard
 from diskreplay.checkpoint_loader import Attached, CheckpointLoader
 from diskreplay.checkpoint_saver import CheckpointSaver
+from diskreplay.closing import Closing
 from diskreplay.errors import (
     CorruptSegmentError,
     FormatError,
@@ -23,6 +23,7 @@ from diskreplay.errors import (
 )
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
+from diskreplay.metadata import warn_of_damage
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_state import SequenceState
@@ -38,7 +39,7 @@ _KEPT = ("alpha", "beta", "weight_normalization", "largest_priority", *generatio
 _MOST_ROWS = 1 << 36  # 16 bytes of memory each: more is a slip of the finger
 
 
-class Session(CallGuard):
+class Session(CallGuard, Closing):
     """What owns a store, from its opening to its closing.
 
     Parameters
@@ -134,11 +135,7 @@ class Session(CallGuard):
 
     def _start(self, store: Store, *, keep_rng: bool) -> None:
         """Take over a store that was opened, its episodes being over."""
-        _, damage = parse_metadata(store.meta)
-        if damage is not None:
-            warnings.warn(
-                f"{store.path}/zarr.json: damaged metadata left out: {damage}", stacklevel=4
-            )
+        warn_of_damage(store.path, store.meta, stacklevel=4)
         self._holder: list[Store] = []
         self._take_over(self._attach(store, keep_rng=keep_rng))
         if store.mode != "r" and store.count.any():
@@ -414,22 +411,6 @@ class Session(CallGuard):
         self._check_writable()
         self._saver = self._saver or extensions.find("remote_saver")(self)
         return self._saver
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    @property
-    def mode(self) -> str:
-        """``"r"`` for a reader, else ``"a"``."""
-        return self._rows.store.mode
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise InvalidInputError(

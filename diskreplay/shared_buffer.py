@@ -9,10 +9,11 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from diskreplay import fork
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.closing import Closing
 from diskreplay.errors import ClosedError, UsageError
 from diskreplay.locks import Lock
 from diskreplay.prioritized import PrioritizedReplayBuffer
@@ -65,7 +66,7 @@ class _Entry:
             )
 
 
-class SharedBuffer:
+class SharedBuffer(Closing):
     """A handle of a buffer that others in this process may use, too; see `shared`.
 
     A context manager; `close` it when done. The buffer is closed with the last handle of its path,
@@ -199,12 +200,6 @@ class SharedBuffer:
                 entry.buffer = None
             self._entry = None
             self._release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._entry is None else "open" if self.is_open else "not open yet"

@@ -3,13 +3,14 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.closing import Closing
 from diskreplay.errors import ClosedError, InvalidInputError, UsageError
 from diskreplay.given_numbers import asked_exponent, exponent, whole
 from diskreplay.handover import handovers_to
@@ -30,7 +31,7 @@ from diskreplay.union_state import UnionState, packed
 from diskreplay.validation import checked_ids, checked_priorities, generator, one_of
 
 
-class ReplayUnion:
+class ReplayUnion(Closing):
     """Several buffers, stores and checkpoints, sampled as one: what a run records now beside what
     other runs recorded, say.
 
@@ -413,12 +414,6 @@ class ReplayUnion:
                 self._prefetchers.close()
             self._closed = True
             self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise InvalidInputError(

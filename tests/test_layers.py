@@ -64,6 +64,7 @@ LEVELS = [
     ["given_numbers"],
     [
         "brief",
+        "closing",
         "errors",
         "extensions",
         "fork",
