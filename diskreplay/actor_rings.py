@@ -46,13 +46,15 @@ class ActorRings:
     ----------
     by_itself : bool
         Whether rows are taken without being asked for.
+    is_taking : bool
+        Whether the call under way is `take`.
     """
 
     def __init__(self, path: Path, fields: list[Field]) -> None:
         self._path, self._fields = path, fields
         self._rings: dict[int, ActorRing] = {}
         self._go_on: set[int] = set()  # envs of rings that were there before this process was
-        self._is_taking = False
+        self.is_taking = False
         self.by_itself, self._pid = True, fork.pid
         self._taker = self._hold()
 
@@ -176,11 +178,6 @@ class ActorRings:
         rings = self._rings
         return all(env not in rings or rings[env].words[TAKEN] >= n for env, n in written.items())
 
-    @property
-    def is_taking(self) -> bool:
-        """Whether the call under way is `take`."""
-        return self._is_taking
-
     # -- taking
 
     def take(self, rows: IndexedStore, extend: Callable[[list[Run], Any], None]) -> int:
@@ -192,7 +189,7 @@ class ActorRings:
             Adds runs of rows, with their priorities.
         """
         found = [(env, ring) for env, ring in self._rings.items() if ring.waiting]
-        if not found or self._is_taking:
+        if not found or self.is_taking:
             return 0
         most = max(_AT_ONCE // len(found), 8)
         runs, numbers = [], []
@@ -203,7 +200,7 @@ class ActorRings:
         given = rows.sampler.given_by_actors(np.concatenate(numbers))
         count = rows.store.count
         with undisturbed():  # else what was committed might be taken again
-            self._is_taking = True
+            self.is_taking = True
             try:
                 for (env, ring), run in zip(found, runs, strict=True):
                     self._resume(env, ring, run, rows)
@@ -211,7 +208,7 @@ class ActorRings:
                 extend(runs, given)
             finally:
                 taken = sum(ring.note_committed(int(rows.store.count[env])) for env, ring in found)
-                self._is_taking = False
+                self.is_taking = False
         return taken
 
     def _resume(self, env: int, ring: ActorRing, run: Run, rows: IndexedStore) -> None:

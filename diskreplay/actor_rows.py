@@ -1,6 +1,5 @@
 """Rows that actors in processes of their own add."""
 
-import contextlib
 import threading
 import time
 import weakref
@@ -174,9 +173,8 @@ class ActorRows(RowBuffer):
         assert self._rings is not None
         if self._rings.by_itself and self._thread is None:
             self._thread = _Thread(self)
-        elif not self._rings.by_itself and self._thread is not None:
-            self._thread.stop()
-            self._thread = None
+        elif not self._rings.by_itself:
+            self._rest()
 
     def _take_over(self, attached: Attached) -> None:
         super()._take_over(attached)
@@ -192,46 +190,22 @@ class ActorRows(RowBuffer):
         if rings is not None and how.get("closing"):
             rings.retire()
 
-    def flush(self) -> None:
-        """Make everything durable, also against a power cut, and visible to any Zarr reader.
-
-        Rows that actors have added are taken first. Costs a sync of what is new, and for a
-        prioritized buffer 8 bytes a row.
-        """
-        self._take_waiting()
-        super().flush()
-
-    def close(self) -> None:
-        """Flush and release the store. A temporary store is removed. Closing twice is fine.
-
-        From then on an actor's `add` is refused with a `ClosedError`. What was added before is
-        taken.
-
-        Raises
-        ------
-        StoreMovedError
-            The store's directory was moved or deleted. It was released all the same, and opening it
-            where it is now gives all rows; a power cut may take those since the last flush.
-        StorageError
-            The flush failed, on a full disk say. Nothing was released: close it again.
-        """
-        if not getattr(self, "_closed", True) and self._rings is not None:
-            self._check_end()
-        try:
-            super().close()
-        finally:
-            if self._rings is not None and self._closed:  # also of a store that was moved
-                self._rings.close()
-
-    def _check_end(self) -> None:
-        """Before the store is closed: let actors add no more, and the thread rest."""
-        with contextlib.suppress(DiskReplayError):
-            self._check_open()
-            assert self._rings is not None
+    def _refuse_more(self) -> None:
+        if self._rings is not None:
             self._rings.refuse_more()
-            if self._thread is not None:
-                self._thread.stop()
-                self._thread = None
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def _shut(self) -> None:
+        try:
+            super()._shut()
+        finally:
+            if self._rings is not None:
+                self._rings.close()
 
 
 class _Thread:

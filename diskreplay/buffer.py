@@ -286,14 +286,11 @@ class ReplayBuffer(SequenceSource):
     def __len__(self) -> int:
         """Transitions that can be sampled. O(1)."""
         with self._turn():
-            self._check_open()
-            self._follow()
-            return self._rows.indexed().index.sampleable
+            return self._current().indexed().index.sampleable
 
     def statistics(self) -> Statistics:
         """Figures of this moment. O(rows) and a look at every file; not for the inner loop."""
         with self._turn():
-            self._check_open()
-            self._follow()
-            priorities = self._distribution.statistics(self._rows)
-            return measured(self._rows.indexed(), self._ignored, priorities)
+            rows = self._current()
+            priorities = self._distribution.statistics(rows)
+            return measured(rows.indexed(), self._ignored, priorities)

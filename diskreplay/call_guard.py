@@ -184,3 +184,6 @@ class CallGuard:
     def _take_waiting(self) -> None:
         """Take in what other processes have added and this one has not taken yet, if there is such
         a thing."""
+
+    def _refuse_more(self) -> None:
+        """Before the store is closed: let other processes add no more."""

@@ -198,9 +198,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def priority_mass(self) -> PriorityMass:
         """What `sample_at` would draw from now. O(1)."""
         with self._turn():
-            self._check_open()
-            self._follow()
-            mass: PriorityMass = self._rows.indexed().sampler.mass()
+            mass: PriorityMass = self._current().indexed().sampler.mass()
             return mass
 
     def raise_largest_priority(self, priority: float) -> None:

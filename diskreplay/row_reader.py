@@ -155,9 +155,8 @@ class RowReader(Session):
 
         def attempt(guard: ReadGuard) -> tuple[Read]:
             with self._lock:
-                self._check_open()
-                self._follow()
-                seen, store = look(self._rows), self._rows.store
+                rows = self._current()
+                seen, store = look(rows), rows.store
                 store.rwlock.acquire_read(guard, store.follower)  # what is there is not evicted
             return (read(store, seen),)
 
@@ -204,9 +203,8 @@ class RowReader(Session):
         """The oldest retained row and the number of rows ever, int64 of shape (num_envs, 2); a
         copy."""
         with self._turn():
-            self._check_open()
-            self._follow()
-            return np.stack([self._rows.store.first, self._rows.store.count], axis=1)
+            store = self._current().store
+            return np.stack([store.first, store.count], axis=1)
 
     @property
     def capacity(self) -> int | None:
@@ -237,9 +235,7 @@ class RowReader(Session):
         first. Parts of episodes that `extend` was given may be such; `episodes` knows all episodes.
         """
         with self._turn():
-            self._check_open()
-            self._follow()
-            return tuple(self._rows.episodes.retained_begins())
+            return tuple(self._current().episodes.retained_begins())
 
     def zarr(self) -> Any:
         """The store as a read-only `zarr.Group`: all rows after `flush`, else full segments.

@@ -21,6 +21,7 @@ from diskreplay.errors import (
     StorageError,
     StoreMovedError,
 )
+from diskreplay.indexed_store import IndexedStore
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.metadata import warn_of_damage
@@ -194,6 +195,14 @@ class Session(CallGuard, Closing):
         store.close()
         self._rows.know_bounds()
 
+    def _current(self) -> IndexedStore:
+        """The rows as they are now, of a reader as its writer has them. Needs the lock."""
+        if self._closed or fork.pid != self._pid:  # calls only where there is something to do
+            self._check_open()
+        if self._rows.store.mode == "r":
+            self._follow()
+        return self._rows
+
     def _meta(self, states: dict[str, SequenceState] | None = None) -> dict[str, Any]:
         """What the group's attributes hold besides the store's own; `states` are those of the
         views."""
@@ -228,14 +237,19 @@ class Session(CallGuard, Closing):
     def flush(self) -> None:
         """Make everything durable, also against a power cut, and visible to any Zarr reader.
 
-        Costs a sync of what is new, and for a prioritized buffer 8 bytes a row.
+        Where there are actors, the rows that they have added are taken first. Costs a sync of what
+        is new, and for a prioritized buffer 8 bytes a row.
         """
+        self._take_waiting()
         with self._turn_when_drawn():
             self._check_writable()
             self._record()
 
     def close(self) -> None:
         """Flush and release the store. A temporary store is removed. Closing twice is fine.
+
+        Where there are actors, their `add` is refused from then on with a `ClosedError`. What they
+        have added before is taken.
 
         Raises
         ------
@@ -250,6 +264,7 @@ class Session(CallGuard, Closing):
         if fork.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
+        self._refuse_more()
         self._turn()
         if self._saver is not None:
             self._saver.close()

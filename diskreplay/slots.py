@@ -184,8 +184,7 @@ class Slots(RowReader):
     def used(self) -> np.ndarray:
         """Which slots have a row: bool of shape (slots,)."""
         with self._turn():
-            self._check_open()
-            self._follow()
+            self._current()
             return self._table.row_of >= 0
 
     def order(self, lane: int = 0) -> np.ndarray:
@@ -205,8 +204,7 @@ class Slots(RowReader):
         """
         lane = self._lane(lane)
         with self._turn():
-            self._check_open()
-            self._follow()
+            self._current()
             return self._table.order(lane)
 
     @property

@@ -122,9 +122,7 @@ class TransitionSource(ActorRows):
 
         def attempt(guard: ReadGuard) -> Read | None:
             with self._lock:
-                self._check_open()
-                self._follow()
-                drawn = choose(self._rows.indexed(), guard)
+                drawn = choose(self._current().indexed(), guard)
             return read(drawn)
 
         return self._read_held(attempt)
@@ -137,9 +135,7 @@ class TransitionSource(ActorRows):
         ndarray of int64
         """
         with self._turn():
-            self._check_open()
-            self._follow()
-            return self._rows.indexed().index.sampleable_ids()
+            return self._current().indexed().index.sampleable_ids()
 
     def _new_guard(self) -> ReadGuard:
         return ReadGuard()
@@ -148,9 +144,7 @@ class TransitionSource(ActorRows):
         self, size: int, beta: float | Callable[[int], float] | None, guard: ReadGuard
     ) -> DrawnBatch:
         with self._lock:
-            self._check_open()
-            self._follow()
-            return self._rows.indexed().draw(self._rng, size, self._exponent(beta), guard)
+            return self._current().indexed().draw(self._rng, size, self._exponent(beta), guard)
 
     def _exponent(self, beta: Beta | None) -> float:
         return self._distribution.exponent(beta, self._rows.add_count)

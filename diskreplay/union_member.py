@@ -37,9 +37,7 @@ class TransitionMember:
 
     def catch_up(self) -> None:
         """Come to know all rows."""
-        self.buffer._check_open()
-        self.buffer._follow()
-        self.rows = self.buffer._rows.indexed()
+        self.rows = self.buffer._current().indexed()
         self.sampler: Any = self.rows.sampler
 
     @property
