@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from diskreplay.sampling.uniform import UniformSampler
 
 
-class Distribution(Protocol):
-    """What a buffer has to know of its way to draw."""
+class Distribution:
+    """What a buffer has to know of its way to draw. What stores keep of it is nothing here."""
 
     name: ClassVar[str]
     """The attribute ``kind`` of the group."""
@@ -31,41 +31,42 @@ class Distribution(Protocol):
     @classmethod
     def parse(cls, meta: Mapping[str, Any]) -> Self:
         """As a group's attributes have it; a `KeyError` or a `ValueError` where they cannot be."""
-        raise NotImplementedError
+        return cls()
 
     def make_sampler(
         self, index: "RowIndex", store: Store
     ) -> "UniformSampler | PrioritizedSampler":
         """A sampler over an index that was just made, with what its store has saved for it."""
+        raise NotImplementedError
 
     def exponent(self, beta: Beta | None, add_count: int) -> float:
         """The exponent of the importance weights: what was asked for, or its own."""
+        raise NotImplementedError
 
     def check_saved(self, saved: Store) -> None:
         """Refuse a checkpoint with what `make_sampler` could not take over."""
 
     def describe(self) -> dict[str, Any]:
         """Of the group's attributes, what does not change while the buffer is open."""
+        return {"kind": self.name}
 
     def state(self, rows: "IndexedStore") -> dict[str, Any]:
         """Of the group's attributes, what changes."""
+        return {}
 
     def leaves(self, rows: "IndexedStore") -> np.ndarray | None:
         """The priorities that a record writes, if there are some."""
+        return None
 
     def statistics(self, rows: "IndexedStore") -> PriorityStatistics | None:
         """Figures of the priorities."""
+        return None
 
 
-class UniformDistribution:
+class UniformDistribution(Distribution):
     """Each transition as likely as any other."""
 
-    name: ClassVar[str] = "uniform"
-
-    @classmethod
-    def parse(cls, meta: Mapping[str, Any]) -> Self:
-        """As a group's attributes have it."""
-        return cls()
+    name = "uniform"
 
     def make_sampler(self, index: "RowIndex", _store: Store) -> "UniformSampler":
         from diskreplay.sampling.uniform import UniformSampler
@@ -76,26 +77,11 @@ class UniformDistribution:
         asked_exponent(beta)  # what the other one refuses is a mistake here too
         return 0.0
 
-    def check_saved(self, saved: Store) -> None:
-        pass
 
-    def describe(self) -> dict[str, Any]:
-        return {"kind": self.name}
-
-    def state(self, _rows: "IndexedStore") -> dict[str, Any]:
-        return {}
-
-    def leaves(self, _rows: "IndexedStore") -> np.ndarray | None:
-        return None
-
-    def statistics(self, _rows: "IndexedStore") -> PriorityStatistics | None:
-        return None
-
-
-class PrioritizedDistribution:
+class PrioritizedDistribution(Distribution):
     """In proportion to ``priority ** alpha``; the options are `PrioritizedReplayBuffer`'s."""
 
-    name: ClassVar[str] = "prioritized"
+    name = "prioritized"
 
     def __init__(self, alpha: float, beta: Beta, weight_normalization: str) -> None:
         self.alpha = real("alpha", alpha)
@@ -114,7 +100,6 @@ class PrioritizedDistribution:
 
     @classmethod
     def parse(cls, meta: Mapping[str, Any]) -> Self:
-        """As a group's attributes have it; a `KeyError` or a `ValueError` where they cannot be."""
         alpha = numbers.real("alpha", meta["alpha"], 0, sys.float_info.max)
         beta = 0.4 if meta["beta"] is None else meta["beta"]
         return cls(
@@ -140,8 +125,7 @@ class PrioritizedDistribution:
         saved.read_priorities()
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": self.name,
+        return super().describe() | {
             "alpha": self.alpha,
             "weight_normalization": self.weight_normalization,
             "beta": None if callable(self.beta) else self.beta,
