@@ -6,13 +6,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from diskreplay import fork
 from diskreplay.closing import Closing
-from diskreplay.draw_source import DrawSource
 from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
 from diskreplay.handover import Handover
 from diskreplay.locks import Lock, busy_in, wait_for
@@ -80,6 +79,26 @@ class UnderWay(NamedTuple):
                 f"{machine.memory() / 2**30:,.1f} GiB"
             )
         return found
+
+
+class DrawSource(Protocol):
+    """A buffer, a view of one, or a union: what `Prefetcher` asks of them.
+
+    A view has the lock of its buffer, and prefetchers of its own.
+    """
+
+    @property
+    def _lock(self) -> Lock: ...
+    @property
+    def _prefetchers(self) -> Any: ...
+    def _new_guard(self) -> Any:
+        """What `_draw` holds. Whoever asks for it releases it, wherever Ctrl-C comes."""
+
+    def _draw(self, size: int, beta: Any, guard: Any) -> Any:
+        """Draw a batch, which holds `guard` until it is read. Needs the lock."""
+
+    def _draw_pending(self) -> None:
+        """Wait until what was asked of all prefetchers is drawn. Without the lock."""
 
 
 class Prefetcher(Closing):

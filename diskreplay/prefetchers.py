@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from diskreplay.draw_source import DrawSource
 from diskreplay.errors import UsageError
 from diskreplay.handover import Handover
 from diskreplay.locks import Lock
 from diskreplay.options import Beta
-from diskreplay.prefetch import MOST_PREFETCHERS, Prefetcher, UnderWay
+from diskreplay.prefetch import MOST_PREFETCHERS, DrawSource, Prefetcher, UnderWay
 from diskreplay.prefetch_job import Job
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.signals import undisturbed
@@ -214,3 +213,34 @@ class Prefetchers:
             prefetcher, beta = due[0]
             prefetcher.redraw(beta)
             del due[0]
+
+
+class OneAtATime(Prefetchers):
+    """Those of a view or a union, of which one at a time is open.
+
+    Parameters
+    ----------
+    whose : str
+        As messages call it.
+    listed : sequence of list of Prefetcher
+        Where those buffers look for it whose calls have to wait for its draws.
+    """
+
+    def __init__(
+        self, lock: Lock, rng: ReplayableRng, whose: str, listed: Sequence[list[Prefetcher]]
+    ) -> None:
+        super().__init__(lock, rng)
+        self._whose, self._listed = whose, listed
+
+    def get(self, buffer: DrawSource, *options: Any) -> Prefetcher:
+        if self.open:
+            raise UsageError(f"{self._whose} has a prefetcher already: close that")
+        made = Prefetcher(buffer, *options)
+        for prefetchers in (self.open, *self._listed):
+            prefetchers.append(made)
+        return made
+
+    def forget(self, prefetcher: Prefetcher) -> None:
+        super().forget(prefetcher)
+        for prefetchers in self._listed:
+            prefetchers.remove(prefetcher)

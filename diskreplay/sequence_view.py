@@ -13,7 +13,7 @@ from diskreplay.indexed_store import IndexedStore
 from diskreplay.locks import Lock
 from diskreplay.options import Options
 from diskreplay.prefetch import Prefetcher
-from diskreplay.prefetchers import Prefetchers
+from diskreplay.prefetchers import OneAtATime
 from diskreplay.sampling.anchors import Anchors
 from diskreplay.sampling.new_windows import NewWindows
 from diskreplay.sampling.returns_to_go import ReturnsToGo
@@ -41,7 +41,7 @@ class SequenceView:
     asked : SequenceOptions
     anchors : Anchors
     rng : ReplayableRng
-    prefetchers : Prefetchers
+    prefetchers : OneAtATime
     """
 
     def __init__(
@@ -336,22 +336,12 @@ class Views:
         }  # fmt: skip
 
 
-class _ViewPrefetchers(Prefetchers):
-    """Those of one view, of which one at a time is open."""
+class _ViewPrefetchers(OneAtATime):
+    """Those of one view."""
 
     def __init__(self, view: SequenceView, lock: Lock) -> None:
-        super().__init__(lock, view.rng)
+        super().__init__(lock, view.rng, f"the view {view.name!r}", [view._views.prefetching])
         self._view = view
-
-    def get(self, buffer: Any, *options: Any) -> Prefetcher:
-        made = Prefetcher(buffer, *options)
-        self.open.append(made)
-        self._view._views.prefetching.append(made)
-        return made
-
-    def forget(self, prefetcher: Prefetcher) -> None:
-        super().forget(prefetcher)
-        self._view._views.prefetching.remove(prefetcher)
 
     def _undo(self, drawn: Sequence[Any]) -> None:
         self._view.undo(drawn)

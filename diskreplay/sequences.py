@@ -260,8 +260,6 @@ class Sequences:
         handovers = handovers_to(device, map)
         with self._buffer._turn():
             self._view.catch_up(self._current())
-            if self._prefetchers.open:
-                raise UsageError(f"the view {self.name!r} has a prefetcher already: close that")
             made = self._prefetchers.get(self, depth, size, beta, threads, handovers)
             self._view.resume_prefetching(made, depth, size)
         return made

@@ -24,8 +24,7 @@ from diskreplay.statistics import Statistics
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
 from diskreplay.union_member import member_of, opened_member
-from diskreplay.union_members import UnionMembers
-from diskreplay.union_options import checked_mixture
+from diskreplay.union_members import UnionMembers, checked_mixture
 from diskreplay.union_prefetchers import UnionPrefetchers
 from diskreplay.union_state import UnionState, packed
 from diskreplay.validation import checked_ids, checked_priorities, generator, one_of
@@ -231,8 +230,6 @@ class ReplayUnion(Closing):
         asked_exponent(beta)
         handovers = handovers_to(device, map)
         with self._turn():
-            if self._prefetchers.open:
-                raise UsageError("the union has a prefetcher already: close that")
             return self._prefetchers.get(self, depth, size, beta, threads, handovers)
 
     def sequences(

@@ -4,30 +4,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from diskreplay.locks import Lock
-from diskreplay.prefetch import Prefetcher
-from diskreplay.prefetchers import Prefetchers
+from diskreplay.prefetchers import OneAtATime
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.union_members import UnionMembers
 
 
-class UnionPrefetchers(Prefetchers):
+class UnionPrefetchers(OneAtATime):
     """That of a union, for which the members' calls wait too."""
 
     def __init__(self, members: UnionMembers, lock: Lock, rng: ReplayableRng) -> None:
-        super().__init__(lock, rng)
+        listed = [member.buffer._views.prefetching for member in members]
+        super().__init__(lock, rng, "the union", listed)
         self._members, self._stores = members, members.stores()
-
-    def get(self, buffer: Any, *options: Any) -> Prefetcher:
-        made = Prefetcher(buffer, *options)
-        self.open.append(made)
-        for member in self._members:
-            member.buffer._views.prefetching.append(made)
-        return made
-
-    def forget(self, prefetcher: Prefetcher) -> None:
-        super().forget(prefetcher)
-        for member in self._members:
-            member.buffer._views.prefetching.remove(prefetcher)
 
     def put_back_void(self) -> None:
         """A member that is cleared or loaded cannot put a union's batches back: whoever holds its

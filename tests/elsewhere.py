@@ -7,7 +7,6 @@ has tests of its own, or its line here.
 # Nothing that a test could see is done by these.
 THIN = {
     "cache_line.py": "a hint to the processor, which changes no result",
-    "draw_source.py": "a protocol",
     "store/ordering_kernels.py": "a fence, which changes no result",
     "store/read_job.py": "constants",
 }
