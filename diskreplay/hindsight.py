@@ -83,7 +83,8 @@ class Hindsight:
             with buffer._lock:
                 drawn = buffer._draw(size, beta, guard)
                 chosen, goals = self._choose(drawn)
-            reached = self._read_goals(drawn, goals)  # before the batch, which ends the guard
+            # Before the batch, which ends the guard.
+            reached = self._goals.read(drawn.store, self._goals.field, goals)
             batch = drawn.read()
             return None if batch is None else (batch, chosen, reached)
 
@@ -93,19 +94,11 @@ class Hindsight:
         """The positions to be relabelled, and the rows that have their goals. Needs the lock."""
         buffer = self._buffer
         chosen = self._goals.choose(
-            buffer._rows.index, drawn.ids,
-            buffer._rng.random if self._rng is None else self._rng.random,
+            buffer._rows.index, drawn.ids, (self._rng or buffer._rng).random,
             in_order=buffer._distribution.name != "uniform",
         )  # fmt: skip
-        if self._rng is None:
-            drawn.numbers.extend(buffer._rng.taken())
+        drawn.numbers.extend(buffer._rng.taken())
         return chosen
-
-    def _read_goals(self, drawn: DrawnBatch, goals: np.ndarray) -> np.ndarray:
-        shape, dtype = self._buffer.fields[self._goals.field]
-        out = np.empty((len(goals), *shape), dtype)
-        drawn.store.columns[self._goals.field].take(goals, out)
-        return out
 
     def _relabel(self, batch: Batch, places: np.ndarray, goals: np.ndarray) -> Batch:
         size = len(places)

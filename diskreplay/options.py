@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from diskreplay import given_numbers
-from diskreplay.brief import brief
-from diskreplay.errors import CapacityError, InvalidInputError
+from diskreplay.errors import CapacityError
+from diskreplay.validation import one_of
 
 Beta = float | Callable[[int], float]
 """An exponent of the importance weights, or a schedule: `add_count` to exponent, which may not
@@ -40,10 +40,7 @@ class Options(NamedTuple):
                 f"max_transitions: one for each env expected, {num_envs}, found {max_transitions}"
             )
         gamma = given_numbers.real("gamma", gamma, most=1.0)
-        if stack_padding not in ("zero", "reset"):
-            raise InvalidInputError(
-                f"stack_padding: 'zero' or 'reset' expected, found {brief(stack_padding)}"
-            )
+        one_of("stack_padding", stack_padding, ("zero", "reset"))
         return cls(
             num_envs, stack_size, stack_padding, update_horizon, gamma, batch_size,
             max_transitions,

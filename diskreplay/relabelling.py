@@ -8,9 +8,10 @@ import numpy as np
 from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
 from diskreplay.given_numbers import as_reals, whole
+from diskreplay.store.store import Store
 from diskreplay.stored_space import StoredSpace
 from diskreplay.transition_source import TransitionSource
-from diskreplay.validation import field_names, fit_flag, one_of
+from diskreplay.validation import fit_flag, known_extras, one_of
 
 if TYPE_CHECKING:
     from diskreplay.sampling.row_index import RowIndex
@@ -56,13 +57,7 @@ class Relabelling:
             if not callable(given) and not (what == "terminated" and given is None):
                 raise InvalidInputError(f"{what}: a function expected, found {brief(given)}")
         _check_goals(StoredSpace.of(buffer.observation_space, "observation"), achieved, desired)
-        info = tuple(field_names(info, "info"))
-        for name in info:
-            if name not in buffer.extras:
-                there = ", ".join(buffer.extras) or "none at all"
-                raise InvalidInputError(
-                    f"info: there is no extra {brief(name)}; there are: {there}"
-                )
+        info = known_extras("info", info, buffer.extras)
         self._compute, self._terminated = compute_reward, terminated
         self._strategy, self._finished = STRATEGIES.index(strategy), fit_flag("finished", finished)
         self._share = 1 - 1 / (1 + whole("n_goals", n_goals))
@@ -96,6 +91,13 @@ class Relabelling:
         )
         there = goals >= 0
         return places[there], goals[there]
+
+    def read(self, store: Store, field: str, ids: np.ndarray) -> np.ndarray:
+        """The values of a field in these rows, which are held."""
+        column = store.columns[field]
+        out = np.empty((len(ids), *column.field.shape), column.field.dtype)
+        column.take(np.ascontiguousarray(ids), out)
+        return out
 
     def reward(
         self, following: np.ndarray, goals: np.ndarray, info: Mapping[str, np.ndarray]

@@ -111,7 +111,7 @@ class SequenceHindsight:
         options, rng = self._view.options, self._view._view.rng
         index, masks = self._buffer._rows.index, drawn.plan.masks
         chosen, goals = self._goals.choose(
-            index, drawn.plan.anchor, rng.random if self._rng is None else self._rng.random,
+            index, drawn.plan.anchor, (self._rng or rng).random,
             in_order=bool(options.prioritized or options.online),
         )  # fmt: skip
         rng.taken()
@@ -133,19 +133,11 @@ class SequenceHindsight:
 
     def _read(self, drawn: DrawnSequences, windows: "_Windows") -> "_Windows":
         """The same with the values of the goals, of what was reached, and of the extras."""
-        fields, known = self._buffer.fields, windows.known
-
-        def taken(name: str, ids: np.ndarray) -> np.ndarray:
-            shape, dtype = fields[name]
-            out = np.empty((len(ids), *shape), dtype)
-            drawn.store.columns[name].take(np.ascontiguousarray(ids), out)
-            return out
-
-        reached = self._goals.field
+        known, read, reached = windows.known, self._goals.read, self._goals.field
         return windows._replace(
-            goals=taken(reached, windows.goals),
-            following=taken(reached, windows.following[known]),
-            info={name: taken(name, windows.rows[known]) for name in self._goals.info},
+            goals=read(drawn.store, reached, windows.goals),
+            following=read(drawn.store, reached, windows.following[known]),
+            info={n: read(drawn.store, n, windows.rows[known]) for n in self._goals.info},
         )
 
     def _relabel(self, batch: SequenceBatch, windows: "_Windows") -> SequenceBatch:

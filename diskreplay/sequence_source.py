@@ -116,8 +116,9 @@ class SequenceSource(TransitionSource):
         a row, 8 more with `prioritized` or a `stride`, 4 more with `returns_to_go`.
         """
         options = SequenceOptions.checked(
-            self, length, burn_in=burn_in, ahead=ahead, stride=stride, ends=ends, n_step=n_step,
-            batch_size=batch_size, prioritized=prioritized, alpha=alpha, beta=beta, eta=eta,
+            self._kind.options, self.capacity, self.extras, length, burn_in=burn_in, ahead=ahead,
+            stride=stride, ends=ends, n_step=n_step, batch_size=batch_size,
+            prioritized=prioritized, alpha=alpha, beta=beta, eta=eta,
             weight_normalization=weight_normalization, state=state, fields=fields, arrival=arrival,
             online=online, finished=finished, returns_to_go=returns_to_go,
         )  # fmt: skip

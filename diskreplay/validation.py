@@ -1,7 +1,7 @@
 """What comes in, checked and cast without loss: options, values, whole rows for the store."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -393,6 +393,16 @@ def checked_priorities(ids: np.ndarray, priorities: Any) -> np.ndarray:
     if priorities.shape != ids.shape:
         raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
     return priorities
+
+
+def known_extras(what: str, names: Any, extras: Collection[str]) -> tuple[str, ...]:
+    """The names of one or of several of these extras, or an `InvalidInputError`."""
+    names = tuple(field_names(names, what))
+    for name in names:
+        if name not in extras:
+            there = ", ".join(extras) or "none at all"
+            raise InvalidInputError(f"{what}: there is no extra {brief(name)}; there are: {there}")
+    return names
 
 
 def field_names(field: str | Sequence[str], what: str = "field") -> list[str]:

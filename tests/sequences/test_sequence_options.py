@@ -20,7 +20,7 @@ DEFAULT = {
 
 
 def checked(buffer=BUFFER, **changed):
-    return SequenceOptions.checked(buffer, **{**DEFAULT, **changed})
+    return SequenceOptions.checked(buffer, buffer.capacity, buffer.extras, **{**DEFAULT, **changed})
 
 
 def test_what_is_asked_for_is_what_is_meant():
