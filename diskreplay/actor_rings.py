@@ -36,12 +36,6 @@ _PATIENCE = 5.0  # seconds, for actors that look whether there is a learner
 class ActorRings:
     """All rings of one store. Needs the buffer's lock, but for `waiting` and `close`.
 
-    Parameters
-    ----------
-    path : Path
-        The store's.
-    fields : list of Field
-
     Attributes
     ----------
     by_itself : bool

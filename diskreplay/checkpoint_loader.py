@@ -15,8 +15,16 @@ from diskreplay.metadata import parse as parse_metadata
 from diskreplay.metadata import warn_of_damage
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers, Resumed
+from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
-from diskreplay.store import attachments, checkpoint_names, generation, loading, tempfiles
+from diskreplay.store import (
+    attachments,
+    checkpoint_names,
+    generation,
+    loading,
+    priorities,
+    tempfiles,
+)
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.place import Place
@@ -34,17 +42,23 @@ class Attached(NamedTuple):
     metadata: dict[str, Any] | None
 
 
-class Loading(Protocol):
-    """What a loader asks of its `Session`."""
+class Checkpointed(Protocol):
+    """What loaders and savers ask of their `Session`."""
 
     path: Path
     name: str
     _kind: StoreKind
+    _busy: set[int]
     _rows: IndexedStore
     _views: Views
     _prefetchers: Prefetchers
 
+    def _take_waiting(self) -> None: ...
+    def _turn(self) -> Any: ...
+    def _check_writable(self) -> None: ...
     def _options_meta(self) -> dict[str, Any]: ...
+    def _meta(self, states: dict[str, SequenceState]) -> dict[str, Any]: ...
+    def _leaves(self, states: dict[str, SequenceState]) -> priorities.Sets: ...
     def _attach(self, store: Store, *, resume_episodes: bool) -> Attached: ...
     def _take_over(self, attached: Attached) -> None: ...
 
@@ -52,7 +66,7 @@ class Loading(Protocol):
 class CheckpointLoader:
     """`Session.load`. With the session's lock held."""
 
-    def __init__(self, session: Loading) -> None:
+    def __init__(self, session: Checkpointed) -> None:
         self._session = session
         self._name: str | None = None
 

@@ -2,39 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from diskreplay.indexed_store import IndexedStore
+from diskreplay.checkpoint_loader import Checkpointed
 from diskreplay.locks import busy_in, not_taken, wait_for
-from diskreplay.prefetchers import Prefetchers
-from diskreplay.sequence_state import SequenceState
-from diskreplay.sequence_view import Views
 from diskreplay.store import checkpoint, priorities
 from diskreplay.store.attachments import Source
 from diskreplay.store.rwlock import ReadGuard
 
 
-class Saving(Protocol):
-    """What a saver asks of its `Session`."""
-
-    path: Path
-    name: str
-    _busy: set[int]
-    _rows: IndexedStore
-    _views: Views
-    _prefetchers: Prefetchers
-
-    def _take_waiting(self) -> None: ...
-    def _turn(self) -> Any: ...
-    def _check_writable(self) -> None: ...
-    def _meta(self, states: dict[str, SequenceState]) -> dict[str, Any]: ...
-    def _leaves(self, states: dict[str, SequenceState]) -> priorities.Sets: ...
-
-
 class CheckpointSaver:
     """`Session.save`."""
 
-    def __init__(self, session: Saving) -> None:
+    def __init__(self, session: Checkpointed) -> None:
         self._session = session
 
     def save(

@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 
 class DrawableRows:
-    """What is drawn from a store and found in it. All methods need the buffer's lock.
-
-    Attributes
-    ----------
-    store : Store
-    index : RowIndex
-    sampler : UniformSampler or PrioritizedSampler
-    """
+    """What is drawn from a store and found in it. All methods need the buffer's lock."""
 
     store: Store
     index: "RowIndex"

@@ -34,25 +34,15 @@ class IndexedStore(DrawableRows):
     It lives as long as its store: `ReplayBuffer.load` puts another in its place. All methods need
     the buffer's lock.
 
-    Parameters
-    ----------
-    store : Store
-    schema : Schema
-    options : Options
-    make_sampler : callable
-        Given a `RowIndex` and the store: the sampler over it.
-
     Attributes
     ----------
     add_count : int
         Transitions ever recorded.
-    episodes : OpenEpisodes
     final_at : int
         The place of ``is_final`` among the fields; ``step`` is before it.
     index : RowIndex or None
     sampler : UniformSampler or PrioritizedSampler or None
         Both made by `make_index` when first needed, and Numba is not loaded before.
-    make_sampler : callable
     flushes : int
         What `Follower.flushes` was when a reader's sampler was made.
     """

@@ -33,10 +33,6 @@ class Relabelling:
         Of the achieved goal.
     info : tuple of str
         Extras that the functions get.
-
-    Raises
-    ------
-    InvalidInputError
     """
 
     def __init__(

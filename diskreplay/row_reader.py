@@ -61,7 +61,7 @@ class RowReader(Session):
         """
         ids, names = row_ids(ids), field_names(field)
         if out is None:
-            results = [self._room(name, ids.shape) for name in names]
+            results = [np.empty(*self._shape(name, ids.shape)) for name in names]
         else:
             if not isinstance(out, np.ndarray) or not out.flags.writeable:
                 raise InvalidInputError(
@@ -75,7 +75,12 @@ class RowReader(Session):
                     f"{out.shape}"
                 )
             results = [out]
-        self._fetch(names, results, lambda rows: rows.retained(ids))
+
+        def read(store: Store, ids: np.ndarray) -> None:
+            for name, result in zip(names, results, strict=True):
+                store.columns[name].take(ids.reshape(-1), result)
+
+        self._read_rows(lambda rows: rows.retained(ids), read)
         return results[0] if isinstance(field, str) else results
 
     def take_both(self, field: str, ids: np.ndarray, out: np.ndarray) -> None:
@@ -112,19 +117,6 @@ class RowReader(Session):
             lambda rows: rows.retained(ids),
             lambda store, ids: store.columns[field].take_both(ids, out),
         )
-
-    def _fetch(
-        self, names: Sequence[str], results: Sequence[np.ndarray],
-        ids_in: Callable[[Any], np.ndarray],
-    ) -> None:  # fmt: skip
-        """Read fields of the rows that `ids_in` names when it is given what is there at the moment,
-        under the lock."""
-
-        def read(store: Store, ids: np.ndarray) -> None:
-            for name, result in zip(names, results, strict=True):
-                store.columns[name].take(ids.reshape(-1), result)
-
-        self._read_rows(ids_in, read)
 
     def _retained(self, names: Sequence[str]) -> tuple[np.ndarray, tuple[int, ...], list[Any]]:
         """Fields of all retained rows, of one moment.
@@ -169,10 +161,6 @@ class RowReader(Session):
             raise InvalidInputError(f"no field {field!r}; there are {self._kind.schema.names}")
         row_shape, dtype = self._kind.schema.shapes[field]
         return (*shape, *row_shape), dtype
-
-    def _room(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
-        """An array for so many values of a field."""
-        return np.empty(*self._shape(field, shape))
 
     # -- looking
 

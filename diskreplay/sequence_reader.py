@@ -104,11 +104,6 @@ class SequenceReader:
 
     Parameters
     ----------
-    columns : dict of str to Column
-        The store's.
-    schema : Schema
-    stack_size : int
-    window : Window
     fields : collection of str
         ``"action"`` and extras that are read at each position.
     state : collection of str

@@ -34,14 +34,6 @@ class SequenceView:
     saved. It refers to no buffer: one that is dropped is to let go of its store at once.
 
     All methods need the buffer's lock, and those with `rows` bring the view up to them first.
-
-    Attributes
-    ----------
-    name : str
-    asked : SequenceOptions
-    anchors : Anchors
-    rng : ReplayableRng
-    prefetchers : OneAtATime
     """
 
     def __init__(

@@ -43,15 +43,6 @@ _MOST_ROWS = 1 << 36  # 16 bytes of memory each: more is a slip of the finger
 class Session(CallGuard, Closing):
     """What owns a store, from its opening to its closing.
 
-    Parameters
-    ----------
-    kind : StoreKind
-        What the store holds.
-    path, capacity, segment_rows, env_group, seed, name, shrink, metadata
-        As for `ReplayBuffer`.
-
-    Notes
-    -----
     Public calls ask first whether they may, have drawn what prefetchers asked for, and take
     the lock. In a forked child the lock may be held for ever, so nothing takes it there.
     """

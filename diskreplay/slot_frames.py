@@ -15,11 +15,6 @@ Values = Mapping[str, np.ndarray]
 class SlotFrames:
     """Where the frames of each slot are, and what the newest row of each lane led to.
 
-    Parameters
-    ----------
-    fields : SlotFields
-        With chains.
-
     Attributes
     ----------
     chains : FrameChains

@@ -25,14 +25,6 @@ class SlotTable(IndexedStore):
     The oldest rows leave as new ones come. One that a slot still shows is added once more before,
     so that a slot keeps its row for as long as nothing else is put there.
 
-    Parameters
-    ----------
-    store : Store
-    fields : SlotFields
-    options : Options
-    make_sampler : callable
-        As for `IndexedStore`.
-
     Attributes
     ----------
     row_of : ndarray of int64, shape (slots,)
@@ -41,7 +33,6 @@ class SlotTable(IndexedStore):
         The fields in memory.
     weights : ndarray of float64, shape (slots,), or None
         The owner's, saved with a record; NaN where nothing was saved.
-    notes : dict
     frames : SlotFrames or None
         Of fields that share frames.
     """

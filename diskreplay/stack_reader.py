@@ -17,14 +17,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class StackReader:
-    """Reads the observation stacks of one buffer's batches.
-
-    Parameters
-    ----------
-    stack_size, update_horizon : int
-    repeat_first : bool
-        Whether the episode's first frame stands before it in stacks, instead of zeros.
-    """
+    """Reads the observation stacks of one buffer's batches; options as for `BatchReader`."""
 
     def __init__(self, stack_size: int, update_horizon: int, *, repeat_first: bool) -> None:
         from diskreplay.store import batch_kernels

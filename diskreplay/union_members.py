@@ -13,6 +13,7 @@ from diskreplay.joint_draw import JointDraw, JointMemory
 from diskreplay.locks import holding
 from diskreplay.options import Beta
 from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.store.store import Store
 from diskreplay.union_member import TransitionMember
 
@@ -20,7 +21,6 @@ _LOOK = (
     "fields", "observation space", "action space", "stack_size", "stack_padding",
     "update_horizon", "gamma", "windows", "fields of windows", "state", "returns_to_go",
 )  # fmt: skip
-_MOST_LEAF = 1e297
 
 Found = TypeVar("Found")
 
@@ -244,9 +244,9 @@ class UnionMembers:
                 ignored += len(group[0])
                 continue
             with np.errstate(over="ignore"):
-                if not group[1].max() ** member.alpha <= _MOST_LEAF:
+                if not group[1].max() ** member.alpha <= LARGEST_LEAF:
                     raise PriorityError(
-                        f"priority {group[1].max()}: at most {_MOST_LEAF:g} raised to "
+                        f"priority {group[1].max()}: at most {LARGEST_LEAF:g} raised to "
                         f"alpha={member.alpha:g} expected"
                     )
             groups.append((member, group))
