@@ -58,18 +58,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Terms(NamedTuple):
-    """What a writer has to know of its buffer.
-
-    Attributes
-    ----------
-    path : Path
-        The store's directory.
-    schema : Schema
-    alpha : float or None
-        Of a prioritized buffer.
-    timeout : float
-        Seconds.
-    """
+    """What a writer has to know of its buffer, which has an `alpha` if it is prioritized."""
 
     path: Path
     schema: Schema

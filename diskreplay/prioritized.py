@@ -88,27 +88,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             alpha, beta, weight_normalization
         )
         super().__init__(
-            path,
-            observation_space=observation_space,
-            action_space=action_space,
-            capacity=capacity,
-            max_transitions=max_transitions,
-            num_envs=num_envs,
-            stack_size=stack_size,
-            stack_padding=stack_padding,
-            update_horizon=update_horizon,
-            gamma=gamma,
-            batch_size=batch_size,
-            extras=extras,
-            new_extras=new_extras,
-            compressor=compressor,
-            segment_rows=segment_rows,
-            env_group=env_group,
-            seed=seed,
-            name=name,
-            shrink=shrink,
-            metadata=metadata,
-        )
+            path, observation_space=observation_space, action_space=action_space,
+            capacity=capacity, max_transitions=max_transitions, num_envs=num_envs,
+            stack_size=stack_size, stack_padding=stack_padding, update_horizon=update_horizon,
+            gamma=gamma, batch_size=batch_size, extras=extras, new_extras=new_extras,
+            compressor=compressor, segment_rows=segment_rows, env_group=env_group, seed=seed,
+            name=name, shrink=shrink, metadata=metadata,
+        )  # fmt: skip
 
     def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
         """Set the priorities of transitions.

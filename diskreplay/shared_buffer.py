@@ -23,10 +23,6 @@ _lock = Lock()
 _entries: "weakref.WeakValueDictionary[tuple[int, Path], _Entry]" = weakref.WeakValueDictionary()
 
 
-def _nothing() -> None:
-    """What `SharedBuffer.pause` does of a buffer that nobody has claimed."""
-
-
 class _Entry:
     """What the handles of one path share; it lives as long as one of them."""
 
@@ -37,7 +33,7 @@ class _Entry:
         self.buffer: ReplayBuffer | None = None
         self.handles: set[object] = set()
         self.claim: object = None
-        self.pause: Callable[[], None] = _nothing
+        self.pause: Callable[[], None] | None = None
 
     @property
     def is_gone(self) -> bool:
@@ -165,12 +161,12 @@ class SharedBuffer(Closing):
         if self._entry is None:
             raise ClosedError(f"{self.path}: this handle was closed; ask for another one")
         self._entry.claim = claim = object()
-        self._entry.pause = pause or _nothing
+        self._entry.pause = pause
         return claim
 
     def pause(self) -> None:
         """Have whoever claimed the buffer stop what draws on it, before its rows are exchanged."""
-        if self._entry is not None:
+        if self._entry is not None and self._entry.pause is not None:
             self._entry.pause()
 
     def has(self, claim: object) -> bool:

@@ -24,8 +24,7 @@ from diskreplay.statistics import Statistics
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
 from diskreplay.union_member import member_of, opened_member
-from diskreplay.union_members import UnionMembers, checked_mixture
-from diskreplay.union_prefetchers import UnionPrefetchers
+from diskreplay.union_members import UnionMembers, UnionPrefetchers, checked_mixture
 from diskreplay.union_state import UnionState, packed
 from diskreplay.validation import checked_ids, checked_priorities, generator, one_of
 

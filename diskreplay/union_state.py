@@ -21,8 +21,7 @@ from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.sequence_state import parse_new
 from diskreplay.signals import undisturbed
 from diskreplay.store import numbers, priorities
-from diskreplay.union_members import UnionMembers
-from diskreplay.union_prefetchers import UnionPrefetchers
+from diskreplay.union_members import UnionMembers, UnionPrefetchers
 
 
 def packed(members: UnionMembers, rng: ReplayableRng) -> bytes:

@@ -72,6 +72,5 @@ TOGETHER = {
     "store_kind.py": ("what a buffer accepts", "test_load.py", "test_bad_input.py"),
     "transition_source.py": ("passes calls on", "test_contracts.py"),
     "union_member.py": ("members of a union", "test_union.py", "test_union_twin.py"),
-    "union_prefetchers.py": ("the prefetcher of a union", "test_union.py"),
     "view/store_look.py": ("what a page shows", "view/test_server.py", "view/test_comparison.py"),
 }  # fmt: skip

@@ -22,7 +22,6 @@ LEVELS = [
     ["inspection"],
     ["union"],
     ["union_state"],
-    ["union_prefetchers"],
     ["union_members"],
     ["joint_draw", "union_member"],
     ["opening", "shared_buffer"],
