@@ -209,13 +209,7 @@ class ActorRows(RowBuffer):
 
 
 class _Thread:
-    """The thread that takes actors' rows by itself.
-
-    Parameters
-    ----------
-    buffer : ActorRows
-        Not kept alive by it.
-    """
+    """The thread that takes actors' rows by itself. It does not keep the buffer alive."""
 
     def __init__(self, buffer: ActorRows) -> None:
         self._over = threading.Event()

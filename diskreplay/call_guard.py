@@ -1,7 +1,5 @@
 """Whether a call may begin: open, writable, in its own process, and not amid another call."""
 
-import os
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
@@ -23,16 +21,6 @@ from diskreplay.store.rwlock import ReadGuard
 
 Read = TypeVar("Read")
 
-_guards: "weakref.WeakSet[CallGuard]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for guard in list(_guards):
-        guard._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
 
 class CallGuard:
     """What each public call of a `Session` asks first.
@@ -53,7 +41,7 @@ class CallGuard:
 
     def _guard_calls(self) -> None:
         self._lock, self._busy = Lock(), set()
-        _guards.add(self)
+        fork.tell(self)
 
     def _after_fork(self) -> None:
         """In a child: see whether another thread of the parent, which is not here, was amid a call

@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-import weakref
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -45,16 +44,6 @@ from diskreplay.validation import RowValidator
 _LONGEST_PAUSE = 0.02  # seconds
 _LOOK_EVERY = 0.5  # seconds until a waiting actor looks for the learner
 _NONE = float("nan")
-
-_writers: "weakref.WeakSet[EnvWriter]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for writer in list(_writers):
-        writer._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Terms(NamedTuple):
@@ -101,7 +90,7 @@ class EnvWriter(Closing):
         self._validator = RowValidator(terms.schema, 1)
         self._is_closed = False
         self._calls, self._attaching = Lock(), Lock()
-        _writers.add(self)
+        fork.tell(self)
 
     def _after_fork(self) -> None:
         """In a child: the ring is the parent's, and so is a call that another thread was amid."""

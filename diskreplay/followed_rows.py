@@ -10,13 +10,8 @@ _AT_ONCE = 1 << 20  # rows that are taken in
 
 
 def catch_up(rows: Any) -> None:
-    """Take over what the writer did since.
-
-    Parameters
-    ----------
-    rows : IndexedStore
-        Of a reader whose store was not replaced.
-    """
+    """Take over what the writer did since: into the `IndexedStore` of a reader whose store was not
+    replaced."""
     store, follower, index = rows.store, rows.store.follower, rows.index
     has_news = follower.refresh()
     if not follower.follows:

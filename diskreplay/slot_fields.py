@@ -26,20 +26,7 @@ _LEAST_SLACK, _SLACK = 64, 8
 
 
 class SlotFields:
-    """What rows in slots consist of, and how many slots there are.
-
-    Parameters
-    ----------
-    fields : mapping of str to (shape, dtype)
-    sizes : sequence of int
-        Slots of each lane.
-    min_bytes : int
-        Fields of fewer bytes a row are in memory, too.
-    compressor : str or mapping
-        By the names of `fields`, as for `ReplayBuffer`.
-    next_of : mapping of str to str, optional
-    stack : mapping of str to int, optional
-        As for `Slots`.
+    """What rows in slots consist of, and how many slots there are, as `Slots` is told of them.
 
     Attributes
     ----------
