@@ -64,13 +64,7 @@ class ActorRings:
 
     def reopen(self, rows: IndexedStore) -> None:
         """Find the rings that a process before this one has left, and what came of what it was
-        amid.
-
-        Raises
-        ------
-        CorruptSegmentError, SchemaError
-            A file is no ring of this store.
-        """
+        amid; a `CorruptSegmentError` or a `SchemaError` where a file is no ring of this store."""
         current, lost = generation.current(rows.store.meta), {}
         for path in private.rings(self._path):
             env = int(path.suffix[1:])

@@ -176,14 +176,9 @@ class BatchReader:
 
 
 def refuse_size(name: str, size: int, bytes_: int) -> NoReturn:
-    """Say of an argument that a batch of so many transitions or windows, of so many bytes each, is
-    larger than the memory that this process may have. While it was drawn, the system would kill
-    some process.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """Say of an argument, with an `InvalidInputError`, that a batch of so many transitions or
+    windows, of so many bytes each, is larger than the memory that this process may have. While it
+    was drawn, the system would kill some process."""
     raise InvalidInputError(
         f"{name}: {size:,} found, which take {size * bytes_ / 2**30:,.1f} GiB of memory or more, "
         f"and this process may have {machine.memory() / 2**30:,.1f} GiB; ask for fewer at a time"

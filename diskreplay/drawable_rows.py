@@ -51,12 +51,8 @@ class DrawableRows:
             sampler.make_room()
 
     def retained(self, ids: np.ndarray) -> np.ndarray:
-        """These ids, if all of these rows are there; found out without the row index.
-
-        Raises
-        ------
-        UnknownIdError, NotSampleableError
-        """
+        """These ids, if all of these rows are there, or an `UnknownIdError` or a
+        `NotSampleableError`; found out without the row index."""
         first, count, num_envs = self.store.first, self.store.count, self.store.num_envs
         if num_envs == 1 and ids.size and ids.max() < count[0]:
             low = ids.min()

@@ -297,12 +297,7 @@ def late_starts(step: np.ndarray, ended: np.ndarray, is_final: np.ndarray) -> np
 
 
 def parse_parts(attributes: Mapping[str, Any], store: Store) -> Parts:
-    """`OpenEpisodes.parts` in the attributes of a store.
-
-    Raises
-    ------
-    FormatError
-    """
+    """`OpenEpisodes.parts` in the attributes of a store, or a `FormatError`."""
     try:
         return Parts.parse(attributes, store.num_envs)
     except ValueError as error:
@@ -310,12 +305,7 @@ def parse_parts(attributes: Mapping[str, Any], store: Store) -> Parts:
 
 
 def parse_begins(attributes: Mapping[str, Any], store: Store) -> set[int]:
-    """`OpenEpisodes.begins` in the attributes of a store.
-
-    Raises
-    ------
-    FormatError
-    """
+    """`OpenEpisodes.begins` in the attributes of a store, or a `FormatError`."""
     saved = attributes.get(BEGINS, [])
     try:
         if not isinstance(saved, list):

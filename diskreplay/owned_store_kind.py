@@ -73,12 +73,8 @@ class OwnedStoreKind(StoreKind):
             self._owner_check(store)
 
     def _check_notes(self, notes: Mapping[str, Any], path: Path) -> None:
-        """Refuse notes, read from the file at `path`, that are not within their bounds.
-
-        Raises
-        ------
-        FormatError
-        """
+        """Refuse notes, read from the file at `path`, that are not within their bounds, with a
+        `FormatError`."""
         for name, (low, high) in self._note_bounds.items():
             check: Any = numbers.integer if type(low) is int else numbers.real
             try:

@@ -69,13 +69,8 @@ class SequenceState(NamedTuple):
 
     @classmethod
     def of(cls, store: Store, name: str) -> "SequenceState | None":
-        """What a store has of the view of that name; None if it has nothing.
-
-        Raises
-        ------
-        FormatError
-            It is damaged.
-        """
+        """What a store has of the view of that name; None if it has nothing, and a `FormatError`
+        if that is damaged."""
         views = store.meta.get(VIEWS, {})
         try:
             if not isinstance(views, dict):

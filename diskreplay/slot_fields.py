@@ -198,12 +198,7 @@ class SlotFields:
 
     @classmethod
     def parse(cls, attributes: Mapping[str, Any]) -> Self:
-        """The opposite of `describe`.
-
-        Raises
-        ------
-        FormatError
-        """
+        """The opposite of `describe`, or a `FormatError`."""
         try:
             found = attributes[_META]
             sizes = [numbers.integer("sizes", size, 0, _MOST_SLOTS) for size in found["sizes"]]

@@ -42,12 +42,8 @@ def load(store: Store, index: RowIndex, begins: Collection[int]) -> None:
 def read(
     store: Store, ids: np.ndarray, begins: Collection[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, flags and rewards of retained rows, int32, uint8 and float32 of shape (rows,).
-
-    Raises
-    ------
-    CorruptSegmentError
-    """
+    """Steps, flags and rewards of retained rows, int32, uint8 and float32 of shape (rows,), or a
+    `CorruptSegmentError`."""
     flags, ends = np.zeros(len(ids), np.uint8), np.empty(len(ids), np.bool_)
     found = np.empty(len(ids), np.int32), flags, np.empty(len(ids), np.float32)
     for name, column, flag in _COLUMNS:

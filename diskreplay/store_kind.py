@@ -89,12 +89,8 @@ class StoreKind:
         self.options = self.options._replace(max_transitions=most)
 
     def check_transitions(self, store: Store) -> None:
-        """Refuse a store that was opened and has more transitions than are to be kept.
-
-        Raises
-        ------
-        CapacityError
-        """
+        """Refuse a store that was opened and has more transitions than are to be kept, with a
+        `CapacityError`."""
         options, before = self.options, store.meta.get("max_transitions")
         most = options.transitions_per_env
         if most is None or (before is not None and before <= options.max_transitions):
@@ -174,12 +170,7 @@ class StoreKind:
 
 
 def saved_rng(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | None:
-    """What `ReplayableRng.adopt` takes, as it was saved; None if nothing was.
-
-    Raises
-    ------
-    FormatError
-    """
+    """What `ReplayableRng.adopt` takes, as it was saved, or a `FormatError`; None without any."""
     if "rng" not in store.meta:
         return None
     try:
@@ -189,13 +180,8 @@ def saved_rng(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | None:
 
 
 def saved_next_step(store: Store) -> np.ndarray:
-    """The step that each env's next row has, as it was saved; int64 of shape (num_envs,).
-
-    Raises
-    ------
-    FormatError
-        It is none, or does not go on from the newest row.
-    """
+    """The step that each env's next row has, as it was saved; int64 of shape (num_envs,). Or a
+    `FormatError`, where it is none or does not go on from the newest row."""
     try:
         saved = numbers.integers(
             "next_step", store.meta.get("next_step", [0] * store.num_envs), store.num_envs,

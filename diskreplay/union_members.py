@@ -110,12 +110,7 @@ class UnionMembers:
         return sum(member.rows.add_count for member in self._members)
 
     def shares(self) -> np.ndarray:
-        """The probability that a draw is of each member.
-
-        Raises
-        ------
-        EmptyBufferError
-        """
+        """The probability that a draw is of each member, or an `EmptyBufferError`."""
         masses = np.array([member.mass for member in self._members])
         if self._mixture is None:
             if not masses.sum() > 0:

@@ -43,13 +43,8 @@ def packed(members: UnionMembers, rng: ReplayableRng) -> bytes:
 
 
 class UnionState:
-    """What `packed` wrote, read and checked.
-
-    Raises
-    ------
-    FormatError
-        It is damaged, or of other members.
-    """
+    """What `packed` wrote, read and checked: a `FormatError` where it is damaged, or of other
+    members."""
 
     def __init__(self, path: Path, members: UnionMembers) -> None:
         try:

@@ -51,11 +51,7 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | in
     """`value` as an array of the field's dtype and of shape ``lead + field.shape``.
 
     Casting follows NumPy's ``same_kind``; integers also go into narrower integers and into floats
-    when every value fits.
-
-    Raises
-    ------
-    ShapeError, DtypeError
+    when every value fits. Else a `ShapeError` or a `DtypeError` is raised.
     """
     if type(value) is np.ndarray:
         if value.shape == field.shape and value.dtype is field.dtype and not lead:
