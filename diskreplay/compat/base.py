@@ -4,11 +4,12 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
+from diskreplay.closing import Closing
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import ClosedError, FormatError
 from diskreplay.opening import open as open_buffer
@@ -38,7 +39,7 @@ def is_kind(thing: Any, name: str) -> bool:
     return name in (kind.__name__ for kind in type(thing).__mro__)
 
 
-class Facade:
+class Facade(Closing):
     """A facade over a `SlotBuffer`, which is made when the shapes of its rows are known.
 
     Parameters
@@ -175,12 +176,6 @@ class Facade:
         if self._ring is not None and not self._ring.closed:
             self._hand_over(self._ring, closing=True)
             self._ring.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def _lost(self, ring: SlotBuffer) -> np.ndarray:
         """Which of the retained rows a repair set aside, where others do not need their places:

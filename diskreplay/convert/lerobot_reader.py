@@ -5,12 +5,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import naming, spaces
+from diskreplay.closing import Closing
 from diskreplay.convert.arrow import (
     check_no_nulls,
     from_arrow,
@@ -42,7 +43,7 @@ VERSION = 1
 _DAMAGED = (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
-class LeRobotFiles:
+class LeRobotFiles(Closing):
     """A LeRobot data set on this machine; a context manager.
 
     `features` are what there is besides rewards, ends and counters, as fields of a store.
@@ -293,12 +294,6 @@ class LeRobotFiles:
         for video in self._videos.values():
             video.close()
         self._videos.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
 
 def _read_parquet(path: Path) -> Any:

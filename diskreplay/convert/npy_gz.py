@@ -8,10 +8,10 @@ import tokenize
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
+from diskreplay.closing import Closing
 from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError, InvalidInputError
 from diskreplay.store import files
 from diskreplay.store.system_errors import explained, translated
@@ -21,7 +21,7 @@ _SKIPPED_AT_ONCE = 1 << 20
 _LEVEL = 1  # gzip: frames shrink to a few hundredths at any level, and this one keeps up
 
 
-class NpyGzReader:
+class NpyGzReader(Closing):
     """One array, of numbers or bools in the byte order of this machine, from front to back; never
     more of it in memory than is asked for.
 
@@ -97,12 +97,6 @@ class NpyGzReader:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def _corrupt(self, what: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self.path}: {what}; the checkpoint cannot be read")

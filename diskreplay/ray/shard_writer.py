@@ -4,10 +4,11 @@ import contextlib
 import time
 import warnings
 from collections import deque
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from diskreplay.closing import Closing
 from diskreplay.errors import (
     ClosedError,
     DisconnectedError,
@@ -42,7 +43,7 @@ class _Unsent(NamedTuple):
     transitions: int
 
 
-class ShardWriter:
+class ShardWriter(Closing):
     """Leases envs of one shard and sends it their rows in chunks; made by
     `ShardedReplayBuffer.writer`.
 
@@ -366,12 +367,6 @@ class ShardWriter:
             RuntimeWarning,
             stacklevel=4,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._waiting:

@@ -10,6 +10,7 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import given_numbers, validation
 from diskreplay.batch import Batch
+from diskreplay.closing import Closing
 from diskreplay.errors import (
     ClosedError,
     DisconnectedError,
@@ -37,7 +38,7 @@ from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.store.paths import local
 
 
-class ShardedReplayBuffer(CheckpointCalls):
+class ShardedReplayBuffer(CheckpointCalls, Closing):
     """Prioritized experience replay whose rows are on the disks of many machines.
 
     Each of `num_shards` actors of Ray has a `PrioritizedReplayBuffer` of some of the envs. A draw
@@ -412,9 +413,3 @@ class ShardedReplayBuffer(CheckpointCalls):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this sharded buffer was closed; connect to it, or make it again")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()

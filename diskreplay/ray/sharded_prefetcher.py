@@ -4,11 +4,12 @@ import contextlib
 import secrets
 import threading
 from collections import deque
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from diskreplay.batch import Batch
+from diskreplay.closing import Closing
 from diskreplay.errors import ClosedError, DisconnectedError
 from diskreplay.locks import LOOK_AGAIN_S, Lock
 from diskreplay.ray.client import Client
@@ -16,7 +17,7 @@ from diskreplay.ray.coordinator import Ticket
 from diskreplay.ray.draw_request import begin
 
 
-class ShardedPrefetcher:
+class ShardedPrefetcher(Closing):
     """An endless iterator; made by `ShardedReplayBuffer.prefetch`.
 
     Its thread asks for `batches` batches at a time, as long as fewer than `depth` requests are
@@ -132,9 +133,3 @@ class ShardedPrefetcher:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: Any) -> None:
-        self.close()

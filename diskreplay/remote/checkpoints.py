@@ -6,9 +6,10 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.closing import Closing
 from diskreplay.errors import ClosedError, InvalidInputError
 from diskreplay.given_numbers import whole
 from diskreplay.locks import Lock
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import zarr
 
 
-class RemoteCheckpoints:
+class RemoteCheckpoints(Closing):
     """The checkpoints that are published at one URL.
 
     Parameters
@@ -382,12 +383,6 @@ class RemoteCheckpoints:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.url}: these RemoteCheckpoints were closed; make new ones")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not with its options: they may have credentials in them, which are written nowhere.
