@@ -374,7 +374,7 @@ def test_windows_under_way_in_a_view_and_in_a_union_come_again_in_a_resumed_run(
     for _ in range(2):
         found += [*next(own).anchor.tolist(), *next(joint).anchor.tolist()]
     live.save(tmp_path / "saved", 1, attachments={"union.npz": union.save})
-    wanted = [next(each).anchor.tolist() for each in (joint, own) for _ in range(2)]
+    wanted = np.concatenate([next(each).anchor for each in (joint, joint, own, own)])
     live.close()
     with make(tmp_path / "other") as live:
         view = live.sequences(3, online=True, name="v")
@@ -382,10 +382,10 @@ def test_windows_under_way_in_a_view_and_in_a_union_come_again_in_a_resumed_run(
         saved = live.load(tmp_path / "saved", resume_episodes=True)
         union.load(saved.attachments["union.npz"])
         own, joint = view.prefetch(2, 4), union.prefetch(2, 4)
-        again = [next(each).anchor.tolist() for each in (joint, own) for _ in range(2)]
+        again = np.concatenate([next(each).anchor for each in (joint, joint, own, own)])
         # Which of the two has which is for their threads to say, and in which order.
-        assert sorted(sum(again, [])) == sorted(sum(wanted, []))
-        found += sum(again, [])
+        assert sorted(again.tolist()) == sorted(wanted.tolist())
+        found += again.tolist()
         own.close()
         joint.close()
         while len(found) < len(new):

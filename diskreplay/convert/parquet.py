@@ -35,7 +35,8 @@ their shapes, extras, capacity and all options, so that `from_parquet` makes an 
 import contextlib
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -132,21 +133,24 @@ def to_parquet(
     one_of("compression", compression, get_args(Compression))
     check_path(local(path, "path"))
     rows = timeline_of(buffer).finals_apart()
-    table = _Table(buffer, compression, has_frames=bool(rows.is_final.any()))
+    parts = [] if partition is None else _parts(rows, partition, episodes_per_file, buffer.num_envs)
+    table = _Table(buffer, compression, bool(rows.is_final.any()), files=len(parts) or 1)
     advance = progress or (lambda amount, total: None)
     if partition is None:
         with new_file(path, overwrite=overwrite) as beside:
             table.write(beside, rows, lambda amount: advance(amount, len(rows)))
         return Path(path)
     with new_files(path, ".parquet", overwrite=overwrite) as beside:
-        for name, part in _parts(rows, partition, episodes_per_file, buffer.num_envs):
+        for name, which in parts:
+            part = rows.only(which)
             table.write(beside / name, part, lambda amount: advance(amount, len(rows)))
     return Path(path)
 
 
 def _parts(
     rows: Timeline, partition: str, episodes_per_file: int, num_envs: int
-) -> Iterator[tuple[str, Timeline]]:
+) -> list[tuple[str, np.ndarray]]:
+    """The files' names, and which of the rows go into each."""
     if partition == "env":
         group, numbers = rows.id % num_envs, np.arange(num_envs)
     else:
@@ -154,18 +158,21 @@ def _parts(
         numbers = np.unique(group) if len(rows) else np.zeros(1, np.int64)
     order = np.argsort(group, kind="stable")  # once: there may be thousands of files
     starts, stops = (np.searchsorted(group[order], numbers, side) for side in ("left", "right"))
-    for number, start, stop in zip(numbers.tolist(), starts, stops, strict=True):
-        name = (
-            f"env-{number:05d}.parquet" if partition == "env"
-            else f"episodes-{number * episodes_per_file:08d}.parquet"
-        )  # fmt: skip
-        yield name, rows.only(order[start:stop])
+    names = (
+        f"env-{number:05d}.parquet" if partition == "env"
+        else f"episodes-{number * episodes_per_file:08d}.parquet"
+        for number in numbers.tolist()
+    )  # fmt: skip
+    spans = zip(starts, stops, strict=True)
+    return [(name, order[slice(*span)]) for name, span in zip(names, spans, strict=True)]
 
 
 class _Table:
     """The schema of a buffer's table, and how it is filled."""
 
-    def __init__(self, buffer: ReplayBuffer, compression: str, *, has_frames: bool) -> None:
+    def __init__(
+        self, buffer: ReplayBuffer, compression: str, has_frames: bool, *, files: int
+    ) -> None:
         self._pa, self._pq = pyarrow_modules()
         self._buffer, self._compression = buffer, compression
         self._names = _Names(buffer)
@@ -180,6 +187,7 @@ class _Table:
                 "parquet_version": _VERSION,
                 "buffer": options_of(buffer),
                 "largest_priority": self._priorities.largest,
+                "files": files,
             })
         }  # fmt: skip
 
@@ -297,6 +305,11 @@ def from_parquet(
     ModuleNotFoundError
         There is no pyarrow.
 
+    Warns
+    -----
+    RuntimeWarning
+        The directory has fewer files than `to_parquet` wrote. Those that are there are taken.
+
     Notes
     -----
     Reads one row group after the other: a few hundred megabytes of memory for what `to_parquet`
@@ -310,6 +323,8 @@ def from_parquet(
     check_path(local(path, "path"))
     paths = _paths(local(path, "path"))
     document, total = _described(paths)
+    if paths != [local(path, "path")]:
+        _warn_of_missing(local(path, "path"), paths, document.get("files"))
     with importing(
         document, store_path, path, overwrite=overwrite, progress=progress, options=options
     ) as importer:
@@ -384,6 +399,16 @@ def _described(paths: Sequence[Path]) -> tuple[Mapping[str, Any], int]:
         if documents[-1]["buffer"] != documents[0]["buffer"]:
             raise FormatError(f"{path}: of another buffer than {paths[0].name} beside it")
     return documents[0], total
+
+
+def _warn_of_missing(directory: Path, paths: Sequence[Path], written: Any) -> None:
+    """Warn if there are fewer files than `to_parquet` says in the first one that it wrote."""
+    if type(written) is int and len(paths) < written:
+        warnings.warn(
+            f"{directory}: {len(paths)} of the {written} files that to_parquet wrote are there; "
+            "the transitions of the others are not taken",
+            RuntimeWarning, stacklevel=3,
+        )  # fmt: skip
 
 
 def _batches(path: Path, size: int) -> Generator[Any]:

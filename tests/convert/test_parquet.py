@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -124,6 +125,21 @@ def test_files_of_a_directory(tmp_path, recorded):
     for name, start in zip(names, (0, 4, 8), strict=True):
         episodes = set(pq.read_table(tmp_path / "n" / name)["episode"].to_pylist())
         assert episodes == set(range(start, min(start + 4, 9)))
+
+
+def test_a_file_that_is_missing(tmp_path, recorded):
+    """It is warned of in a directory, and not where one file is asked for by its name."""
+    out = tmp_path / "e"
+    to_parquet(recorded.buffer, out, partition="env")
+    with warnings.catch_warnings(action="error"):
+        from_parquet(out, tmp_path / "whole").close()
+        from_parquet(out / "env-00002.parquet", tmp_path / "one").close()
+    for lost, left in (("env-00001.parquet", 2), ("env-00000.parquet", 1)):
+        (out / lost).unlink()
+        said = f"e: {left} of the 3 files that to_parquet wrote are there"
+        with pytest.warns(RuntimeWarning, match=said) as warned:
+            from_parquet(out, tmp_path / f"back-{left}").close()
+        assert warned[0].filename == __file__
 
 
 @pytest.mark.costly
