@@ -12,8 +12,14 @@ class _Limiter:
     """The rule. Where there is no ratio any error is allowed."""
 
     min_size_to_sample: int
-    _ratio = 0.0
-    _most_error = math.inf
+
+    @property
+    def _ratio(self) -> float:
+        return 0.0
+
+    @property
+    def _most_error(self) -> float:
+        return math.inf
 
     def __post_init__(self) -> None:
         name = "min_size_to_sample"
@@ -135,8 +141,16 @@ class SampleToInsertRatio(_Limiter):
                 f"error_buffer: at least {least:g} expected (the samples of one insert), found "
                 f"{self.error_buffer!r}; with less, both sides would wait for each other"
             )
-        object.__setattr__(self, "_ratio", self.samples_per_insert)
-        object.__setattr__(self, "_most_error", self.error_buffer)
+
+    # Kept as attributes they would lack where a pickle of before is read, and nothing would wait.
+
+    @property
+    def _ratio(self) -> float:
+        return self.samples_per_insert
+
+    @property
+    def _most_error(self) -> float:
+        return self.error_buffer
 
     def error(self, inserts: int, samples: int) -> float:
         """How many samples behind the ratio, counted from `min_size_to_sample`.

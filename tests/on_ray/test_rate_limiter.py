@@ -1,5 +1,6 @@
 """Reverb's rule: the error stays inside its bounds, and both sides can always go on."""
 
+import dataclasses
 import random
 
 import pytest
@@ -68,3 +69,21 @@ def test_chunks_that_would_wait_for_each_other_are_refused():
 def test_figures_that_make_no_sense_are_refused(arguments):
     with pytest.raises(InvalidInputError):
         SampleToInsertRatio(*arguments)
+
+
+def test_what_is_pickled_of_a_limiter_is_its_parameters():
+    for limiter in (MinSize(10), SampleToInsertRatio(2.0, 10, 50.0)):
+        names = [field.name for field in dataclasses.fields(limiter)]
+        assert sorted(vars(limiter)) == sorted(names)
+
+
+def test_a_limiter_of_parameters_alone_limits_as_one_that_was_made():
+    made = SampleToInsertRatio(2.0, 10, 50.0)
+    read = SampleToInsertRatio.__new__(SampleToInsertRatio)  # as pickle does
+    read.__dict__.update(samples_per_insert=2.0, min_size_to_sample=10, error_buffer=50.0)
+    assert read == made
+    assert not read.can_insert(10, 0, 26)
+    assert not read.can_sample(10, 0, 51)
+    assert read.figures(10, 3) == made.figures(10, 3)
+    with pytest.raises(InvalidInputError, match="at least 1500 expected"):
+        read.check_chunks(1000, 1000)
