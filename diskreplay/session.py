@@ -255,8 +255,8 @@ class Session(CallGuard, Closing):
         if fork.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
+        self._turn()  # first: what is refused leaves actors and their thread as they are
         self._refuse_more()
-        self._turn()
         if self._saver is not None:
             self._saver.close()
         self._views.close()

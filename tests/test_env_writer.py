@@ -419,6 +419,24 @@ def test_threads_that_share_a_writer_lose_nothing(tmp_path):
             assert [number for number in found if number in half] == list(half)
 
 
+@pytest.mark.parametrize("automatic", [False, True])
+def test_a_close_that_is_refused_leaves_actors_as_they_are(tmp_path, automatic):
+    """Their `add` was refused from then on, though the buffer was open; and `close` waited for ever
+    where the thread that takes rows waited for the call that it came amid."""
+    with make(tmp_path / "a", 1, kind=diskreplay.PrioritizedReplayBuffer) as buffer:
+        (writer,) = buffer.env_writers(automatic=automatic)
+        add_all(writer, 0, 5)
+        buffer.drain()
+        with pytest.raises(ReentryError, match="called amid another call"):
+            buffer.sample(1, beta=lambda _: buffer.close())
+        writer.add(**step_of(0, 5))
+        if automatic:
+            wait_until(lambda: buffer.add_count == 6)
+        buffer.drain()
+        assert numbers(buffer, 0) == list(range(6))
+        writer.close()
+
+
 def test_a_signal_handler_that_adds_amid_an_add_is_refused(tmp_path, monkeypatch):
     """Its row got the place of the other one, which was lost."""
     came, handler = [], signal.getsignal(signal.SIGUSR1)
