@@ -115,7 +115,7 @@ def test_a_checkpoint_of_the_longest_episode(tmp_path):
 
 
 def test_a_ring(tmp_path):
-    options = {k: v for k, v in OPTIONS.items() if k != "batch_size"}
+    options = {k: v for k, v in OPTIONS.items() if k not in ("batch_size", "seed")}
     with SlotBuffer(tmp_path / "store", facade="test", resume_episodes=True, **options) as ring:
         ring.extend(columns(range(LAST - 4, LAST)))
         count = ring.count
