@@ -1,6 +1,7 @@
 """A random stream, recorded into a buffer and into plain lists, for the tests of this folder."""
 
 import contextlib
+import gc
 import os
 import resource
 
@@ -232,10 +233,12 @@ class Recorded:
 @contextlib.contextmanager
 def few_open_files(more):
     """A process that may open so many files besides those that are open now."""
+    gc.collect()  # garbage of other tests has open files, and would make room while this one runs
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(map(int, os.listdir("/proc/self/fd"))) + more + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
     taken = []
+    gc.disable()
     try:
         with contextlib.suppress(OSError):
             while True:
@@ -244,6 +247,7 @@ def few_open_files(more):
             os.close(taken.pop())
         yield
     finally:
+        gc.enable()
         for each in taken:
             os.close(each)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
