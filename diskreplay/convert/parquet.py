@@ -141,9 +141,8 @@ def to_parquet(
             table.write(beside, rows, lambda amount: advance(amount, len(rows)))
         return Path(path)
     with new_files(path, ".parquet", overwrite=overwrite) as beside:
-        for name, which in parts:
-            part = rows.only(which)
-            table.write(beside / name, part, lambda amount: advance(amount, len(rows)))
+        for name, part in parts:
+            table.write(beside / name, rows.only(part), lambda amount: advance(amount, len(rows)))
     return Path(path)
 
 
@@ -158,13 +157,14 @@ def _parts(
         numbers = np.unique(group) if len(rows) else np.zeros(1, np.int64)
     order = np.argsort(group, kind="stable")  # once: there may be thousands of files
     starts, stops = (np.searchsorted(group[order], numbers, side) for side in ("left", "right"))
-    names = (
-        f"env-{number:05d}.parquet" if partition == "env"
-        else f"episodes-{number * episodes_per_file:08d}.parquet"
-        for number in numbers.tolist()
-    )  # fmt: skip
-    spans = zip(starts, stops, strict=True)
-    return [(name, order[slice(*span)]) for name, span in zip(names, spans, strict=True)]
+    parts = []
+    for number, start, stop in zip(numbers.tolist(), starts, stops, strict=True):
+        name = (
+            f"env-{number:05d}.parquet" if partition == "env"
+            else f"episodes-{number * episodes_per_file:08d}.parquet"
+        )  # fmt: skip
+        parts.append((name, order[start:stop]))
+    return parts
 
 
 class _Table:
@@ -320,11 +320,17 @@ def from_parquet(
     those up to the next beginning of an episode are left out, since the stacks of their frames
     would not be theirs. A ``RuntimeWarning`` says how many.
     """
-    check_path(local(path, "path"))
-    paths = _paths(local(path, "path"))
+    place = local(path, "path")
+    check_path(place)
+    paths = _paths(place)
     document, total = _described(paths)
-    if paths != [local(path, "path")]:
-        _warn_of_missing(local(path, "path"), paths, document.get("files"))
+    written = document.get("files")
+    if paths != [place] and type(written) is int and len(paths) < written:
+        warnings.warn(
+            f"{place}: {len(paths)} of the {written} files that to_parquet wrote are there; the "
+            "transitions of the others are not taken",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
     with importing(
         document, store_path, path, overwrite=overwrite, progress=progress, options=options
     ) as importer:
@@ -399,16 +405,6 @@ def _described(paths: Sequence[Path]) -> tuple[Mapping[str, Any], int]:
         if documents[-1]["buffer"] != documents[0]["buffer"]:
             raise FormatError(f"{path}: of another buffer than {paths[0].name} beside it")
     return documents[0], total
-
-
-def _warn_of_missing(directory: Path, paths: Sequence[Path], written: Any) -> None:
-    """Warn if there are fewer files than `to_parquet` says in the first one that it wrote."""
-    if type(written) is int and len(paths) < written:
-        warnings.warn(
-            f"{directory}: {len(paths)} of the {written} files that to_parquet wrote are there; "
-            "the transitions of the others are not taken",
-            RuntimeWarning, stacklevel=3,
-        )  # fmt: skip
 
 
 def _batches(path: Path, size: int) -> Generator[Any]:
