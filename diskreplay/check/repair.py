@@ -319,8 +319,7 @@ class _Repair:
         for name in {priorities.MAIN, *self.check.bad_priorities, *priorities.sets(self.path)}:
             self._build_priorities(name)
         self._link(private.lock_file(self.path), private.lock_file(build))
-        files.sync([Path(base, name) for base, _dirs, names in os.walk(build) for name in names])
-        files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
+        files.sync_tree(build)
 
     def _link(self, source: Path, target: Path) -> None:
         if not files.link(source, target):

@@ -43,7 +43,6 @@ from diskreplay.convert.output import (
     check_wanted,
     new_directory,
     not_replaced,
-    sync_tree,
     written,
 )
 from diskreplay.convert.timeline import rows_within, take_retained
@@ -142,7 +141,7 @@ def to_lerobot(
                 _write_episode(writer, buffer, ids, final)
                 advance(len(ids), total)
             writer.finish(options_of(buffer), robot_type, buffer.path)
-        sync_tree(root)
+        files.sync_tree(root)
     return out
 
 

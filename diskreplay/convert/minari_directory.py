@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.output import new_directory, sync_tree, written
+from diskreplay.convert.output import new_directory, written
 from diskreplay.errors import DiskFullError, InvalidInputError
 from diskreplay.locks import Lock
 from diskreplay.store import files
@@ -43,7 +43,7 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
                 yield own
             files.rename(own / dataset_id / "data", beside / "data")
             files.remove_tree(own)
-            sync_tree(beside)
+            files.sync_tree(beside)
             _check_free(dataset_id, path)
             if levels and levels[0].as_posix() not in list_local_namespaces():
                 create_namespace(levels[0].as_posix())

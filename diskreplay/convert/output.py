@@ -107,12 +107,6 @@ def not_replaced(out: Path, what: str) -> InvalidInputError:
     )
 
 
-def sync_tree(root: Path) -> None:
-    """Make a directory durable, with all that is in it."""
-    files.sync([each for each in root.rglob("*") if each.is_file()])
-    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(root))
-
-
 @contextlib.contextmanager
 def making(directory: Path) -> Iterator[None]:
     """A directory and those around it, for a block that puts something there. Those that were made

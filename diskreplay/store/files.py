@@ -320,6 +320,13 @@ def sync_dirs(paths: Iterable[Path]) -> None:
     sync(sorted(paths))
 
 
+def sync_tree(root: Path) -> None:
+    """Make a directory durable, with all that is in it."""
+    found = list(os.walk(root))
+    sync([Path(base, name) for base, _dirs, names in found for name in names])
+    sync_dirs(Path(base) for base, _dirs, _names in found)
+
+
 def rename(source: Path, target: Path) -> None:
     """Rename over whatever is there."""
     with explained(target, f"cannot rename {source.name} to it"):

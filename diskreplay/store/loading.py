@@ -5,7 +5,6 @@ while nothing has changed yet. Then the two directories are exchanged in one ste
 memory change after that.
 """
 
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -248,8 +247,7 @@ def _write(
     packed = sum(field.packed for field in [*saved.fields, *more])
     CommitPage.create(private.commit_page(build), count, packed)
     files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
-    files.sync([Path(base, name) for base, _dirs, names in os.walk(build) for name in names])
-    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
+    files.sync_tree(build)
 
 
 def extend(live: Store, more: Sequence[Field], meta: Mapping[str, Any]) -> Store:

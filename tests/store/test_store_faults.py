@@ -21,8 +21,9 @@ from tests.effort import effort
 FRAME = (32, 32)
 FUNCTIONS = [
     "make_dirs", "make_lasting_dirs", "make_named_dirs", "allocate", "promise", "write",
-    "write_at", "replace", "sync", "sync_dirs", "open_to_write", "truncate",
-    "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir", "remove_tree",
+    "write_at", "replace", "sync", "sync_dirs", "sync_tree", "open_to_write",
+    "truncate", "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir",
+    "remove_tree",
 ]  # fmt: skip
 NOT_DURABLE = {
     "close",
