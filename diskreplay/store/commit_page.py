@@ -147,6 +147,9 @@ class CommitPage:
     def mark_closed(self) -> None:
         """Say, durably, that the record in ``zarr.json`` is the whole truth; or an error, and it is
         not said: rows may be added after that, and a kill would take them."""
+        # The counts first, which are in other blocks: with the word and without them after a power
+        # cut, the store would be refused by readers.
+        files.sync([self.mapping.path])
         self._header["closed"] = 1
         try:
             files.sync([self.mapping.path])

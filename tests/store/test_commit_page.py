@@ -11,6 +11,7 @@ import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
+from diskreplay.store import files
 from diskreplay.store.commit_page import says_closed
 
 RECORDED, ROWS = 20, 27
@@ -101,6 +102,27 @@ def test_nothing_is_said_again(store):
         before = rows_of(store, "r")
         assert rows_of(store, "a") == before
         assert rows_of(store, "r") == before
+
+
+def test_a_power_cut_while_it_is_marked_as_closed(store, monkeypatch):
+    """The first block, with the mark, reaches the disk, and the counts behind it do not."""
+    real, synced = files.sync, []
+
+    def sync(paths):
+        real(paths := list(paths))
+        synced.extend(path.read_bytes() for path in paths if path == store / STATE)
+
+    monkeypatch.setattr(files, "sync", sync)
+    with diskreplay.open(store, mode="a") as buffer:  # which syncs the page, too
+        add(buffer, 5)
+        rows = buffer.bounds.tolist()
+    before, after = synced[-2:]
+    assert (before[CLOSED_AT], after[CLOSED_AT]) == (0, 1)
+    (store / STATE).write_bytes(after[:COUNT_AT] + before[COUNT_AT:])
+    with warnings.catch_warnings(action="error"):
+        for mode in ("r", "a"):
+            with diskreplay.open(store, mode=mode) as buffer:
+                assert buffer.bounds.tolist() == rows
 
 
 def test_whether_it_was_closed_is_read_from_the_page_alone(store):
