@@ -10,10 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # In a namespace of users, too, where anybody may mount.
 _ALONE = ("unshare", "--map-root-user", "--mount", "--propagation", "private")
+
+
+needs_leases = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has leases of files")
 
 
 @functools.cache

@@ -67,7 +67,6 @@ TOGETHER = {
     "store/block_kernels.py": ("kernels of blocks", "store/test_stored_blocks.py"),
     "store/column.py": ("what columns share", "store/test_packed_column.py"),
     "store/native.py": ("C functions for kernels", "store/test_read_kernels.py"),
-    "store/raw_column.py": ("rows of a field", "store/test_drift.py", "store/test_spare_files.py"),
     "store/store.py": ("the life of a store", "test_closing.py", "store/test_durability.py"),
     "store_kind.py": ("what a buffer accepts", "test_load.py", "test_bad_input.py"),
     "transition_source.py": ("passes calls on", "test_contracts.py"),

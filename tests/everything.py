@@ -118,6 +118,12 @@ def buffers():
     ) as buffer:  # fmt: skip
         ids = buffer.add(POSITION.sample(), 1, 0.5, False, False, state=np.zeros(2))
         buffer.write("state", ids, np.ones((1, 2)))
+    wide = Box(0, 255, (1024,), "uint8")  # of many envs, in segments of 1 MiB
+    with diskreplay.ReplayBuffer(
+        "wide", observation_space=wide, action_space=Discrete(3), capacity=6400, num_envs=64,
+        segment_rows=16, compressor="raw",
+    ) as buffer:  # fmt: skip
+        add(buffer, wide, 64, terminated=False, truncated=False)
     ordering_kernels.full(0)  # called on other processors only
     # Called after a major fault only.
     batch_kernels.advise(np.zeros(99, np.int64), np.zeros((0, 5), np.int64))

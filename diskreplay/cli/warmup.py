@@ -12,7 +12,7 @@ commands = typer.Typer()
 
 MODULES = (
     "store.batch_kernels", "store.block_kernels", "store.row_kernels", "store.packing_kernels",
-    "store.checking_kernels", "store.ordering_kernels",
+    "store.file_kernels", "store.checking_kernels", "store.ordering_kernels",
     "sampling.sum_tree_kernels", "sampling.row_index_kernels", "sampling.prioritized_kernels",
     "sampling.window_kernels", "sampling.episode_kernels",
     "integrations.stack_kernels",

@@ -53,6 +53,10 @@ class Column(Generic[AnySegment]):
 
     # -- opening and leaving
 
+    def delete_pending(self) -> None:
+        """Delete files of segments that have left."""
+        self.files.delete_pending()
+
     def close(self) -> None:
         """Unmap everything."""
         self.segments.close()

@@ -1,5 +1,6 @@
 """What is made, made durable and deleted of the files of one field."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from diskreplay.locks import Lock
@@ -54,12 +55,12 @@ class ColumnFiles:
             self.pending_deletes.remove(path)
         return path
 
-    def delete_pending(self) -> None:
-        """Delete files of segments that have left."""
+    def delete_pending(self, dispose: Callable[[Path], None] | None = None) -> None:
+        """Delete files of segments that have left, or `dispose` of them."""
         while self.pending_deletes:
             with self.changing:  # else a file may be deleted that was just made anew
                 if self.pending_deletes:
-                    files.remove(self.pending_deletes[-1])
+                    (dispose or files.remove)(self.pending_deletes[-1])
                     self.pending_deletes.pop()
 
     def move(self, before: Path) -> None:

@@ -287,7 +287,7 @@ class Maintenance:
         if any(column.files.pending_deletes for column in columns):
             store.place.check()
         for column in columns:
-            column.files.delete_pending()
+            column.delete_pending()
 
     def _forget_left(self) -> None:
         """Let go of segments that the record does not name any more, and note their files: before

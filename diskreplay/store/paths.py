@@ -15,6 +15,9 @@ from diskreplay.errors import InvalidInputError, StorageError
 from diskreplay.store.system_errors import explained
 
 _MEMORY = {0x01021994, 0x858458F6}  # Linux: a tmpfs, a ramfs
+# Whose files no other machine can open: ext4, XFS, a tmpfs. Not overlayfs, where a lease does not
+# see who has the file below.
+_OF_ONE_MACHINE = {0xEF53, 0x58465342, 0x01021994}
 _URL_AS_PATH = re.compile("([A-Za-z][A-Za-z0-9+.-]+:)/")  # what `Path` makes of one
 _libc = ctypes.CDLL(None)
 
@@ -137,9 +140,20 @@ def file_system(path: Path) -> str:
 
 def is_in_memory(path: str | os.PathLike[str]) -> bool:
     """Whether the file system that `path` is on has no disk; False where that is not known."""
+    return _kind(path) in _MEMORY
+
+
+def is_of_one_machine(path: str | os.PathLike[str]) -> bool:
+    """Whether the kernel knows of everybody who has a file open there; False where that is not
+    known."""
+    return _kind(path) in _OF_ONE_MACHINE
+
+
+def _kind(path: str | os.PathLike[str]) -> int:
+    """Which file system a path is on, by the number that Linux gives it; 0 if that is not known."""
     about = (ctypes.c_ulong * 32)()  # larger than any `struct statfs`, whose first word is the type
     found = sys.platform == "linux" and _libc.statfs(os.fsencode(path), about) == 0
-    return found and about[0] & 0xFFFFFFFF in _MEMORY
+    return about[0] & 0xFFFFFFFF if found else 0
 
 
 def inode(path: Path) -> int | None:

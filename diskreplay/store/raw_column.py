@@ -30,13 +30,13 @@ class RawColumn(Column[RawSegment]):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        field, is_many = self.field, self.num_envs >= _MANY
+        can_be_open = not field.mutable and field.groups(self.num_envs) <= _MOST_FILES
         # Of a few envs a kernel is quicker than a copy by NumPy.
-        is_strided = self.field.stride > self.field.row_bytes
-        self._by_moment = is_strided and self.num_envs >= _MANY
-        self._by_file = (
-            self._by_moment and not self.field.mutable and self.field.stride >= _PAGE
-            and self.field.groups(self.num_envs) <= _MOST_FILES
-        )  # fmt: skip
+        self._by_moment = is_many and field.stride > field.row_bytes
+        # Rows that lie env by env are written one by one, but still by a call of the system each.
+        self._by_row = is_many and can_be_open and field.env_major and field.segment_bytes >= _LARGE
+        self._by_file = self._by_row or (self._by_moment and can_be_open and field.stride >= _PAGE)
         self._is_even = self._by_moment  # the last rows were one of each env, of one moment
         self.most_at_once = self.field.segment_rows
         self.spares = SpareFiles(self.files, self.field.segment_bytes)
@@ -134,7 +134,8 @@ class RawColumn(Column[RawSegment]):
         busy."""
         there = self.segments.mapped
         wanted = [key for key in soon if key not in there and key not in self.spares.placed]
-        self.spares.keep(len(wanted), prepared=not (self._by_file and self._is_even))
+        by_file = self._by_row or (self._by_file and self._is_even)
+        self.spares.keep(len(wanted), prepared=not by_file)
         for key in wanted:
             with self.files.changing:
                 if key in there:  # opened meanwhile
@@ -158,6 +159,13 @@ class RawColumn(Column[RawSegment]):
     def scatter(
         self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray, row: int | None
     ) -> None:
+        if self._by_row:
+            groups = self.field.groups(self.num_envs)
+            places = rows // self.field.segment_rows * groups + envs // self.field.env_group
+            for place in np.unique(places).tolist():
+                some, segment = places == place, self.segments.mapped[divmod(place, groups)]
+                segment.write_rows(envs[some], rows[some], values)
+            return
         self._is_even = row is not None
         if row is None or not self._by_moment:
             super().scatter(envs, rows, values, row)
@@ -225,6 +233,12 @@ class RawColumn(Column[RawSegment]):
         return done
 
     # -- opening and leaving
+
+    def delete_pending(self) -> None:
+        """Delete files of segments that have left, or keep them for those to come."""
+        self.files.delete_pending(self.spares.take_back)
+        # Those of one moment may leave after a later record than this.
+        self.spares.used = min(self.spares.used, self.field.groups(self.num_envs))
 
     @property
     def mappings(self) -> list[Mapping]:

@@ -1,11 +1,13 @@
-"""Files that are ready before a field has rows for them."""
+"""Files that are ready before a field has rows for them: new ones, and those of segments that have
+left."""
 
 import contextlib
+import errno
 import itertools
 from pathlib import Path
 
 from diskreplay.errors import StorageError
-from diskreplay.store import files
+from diskreplay.store import files, leases
 from diskreplay.store.column_files import ColumnFiles
 from diskreplay.store.mapping import Mapping
 
@@ -23,6 +25,12 @@ class SpareFiles:
         Among the private files.
     placed : dict of (number, group) to Mapping
         In the places of segments to come.
+    left : list of int
+        Numbers of private files that were those of segments which have left. Each becomes a spare
+        before a new file is made.
+    used : int
+        How many files were taken lately, and none kept for them. Not more are kept: what `evict`
+        lets go of is room on the disk.
     """
 
     def __init__(self, of: ColumnFiles, size: int) -> None:
@@ -31,6 +39,24 @@ class SpareFiles:
         self._ended = False
         self.ready: list[Mapping] = []
         self.placed: dict[tuple[int, int], Mapping] = {}
+        self.left: list[int] = []
+        self.used = 0
+
+    def take_back(self, path: Path) -> None:
+        """Keep the file of a segment that has left, or remove it. A record has let go of its rows:
+        they are overwritten. It may be gone already."""
+        if self._size < _LARGE or self.used <= 0 or self._ended:
+            files.remove(path)
+            return
+        number = next(self._numbers)
+        try:
+            files.rename(path, self._files.paths.spare(number))
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+        else:
+            self.used -= 1
+            self.left.append(number)
 
     def keep(self, wanted: int, *, prepared: bool) -> None:
         """Have that many ready, `prepared` for writing to their mappings."""
@@ -38,8 +64,26 @@ class SpareFiles:
             self.ready.append(self._made(prepared=prepared))
 
     def _made(self, *, prepared: bool) -> Mapping:
-        path = self._files.paths.spare(next(self._numbers))
-        return Mapping.create(path, self._size, prepared=prepared)
+        mapping = self._made_of_left()
+        if mapping is None:
+            path = self._files.paths.spare(next(self._numbers))
+            mapping = Mapping.create(path, self._size, prepared=False)
+        if prepared:
+            mapping.prepare()
+        return mapping
+
+    def _made_of_left(self) -> Mapping | None:
+        """One of those that have left, unless somebody else has each of them."""
+        while self.left:
+            try:
+                path = self._files.paths.spare(self.left.pop())
+            except IndexError:  # another thread has just taken it
+                break
+            if leases.nobody_else_has(path, self._size):
+                files.blank(path, self._size)
+                return Mapping.open(path, size=self._size, writable=True)
+            files.remove(path)
+        return None
 
     def place(self, key: tuple[int, int], path: Path) -> None:
         """Put a file that is ready, if one is, in the place of a segment to come."""
@@ -63,6 +107,7 @@ class SpareFiles:
             self.ready.append(mapping)
             raise
         mapping.path = path
+        self.used += 1
         return mapping
 
     @property
@@ -73,12 +118,16 @@ class SpareFiles:
         """Their files are somebody else's to remove."""
         self.ready.clear()
         self.placed.clear()
+        self.left.clear()
 
     def remove(self) -> None:
         """There are none from here on."""
         self._ended = True
-        while self.ready or self.placed:
+        while self.ready or self.placed or self.left:
             # Taken out first: Ctrl-C may come behind the removal, and rows be added after all.
-            spare = self.ready.pop() if self.ready else self.placed.popitem()[1]
+            if self.left:
+                path = self._files.paths.spare(self.left.pop())
+            else:
+                path = (self.ready.pop() if self.ready else self.placed.popitem()[1]).path
             with contextlib.suppress(StorageError):  # the next opening removes it
-                files.remove(spare.path)
+                files.remove(path)

@@ -42,6 +42,18 @@ def test_allocate_leaves_no_file_behind_when_it_fails(tmp_path, monkeypatch):
     assert str(tmp_path / "a") in closed or not os.path.isdir("/proc/self/fd")
 
 
+@pytest.mark.parametrize("size", [1, 3 << 20, (1 << 20) + 7])
+def test_blank(tmp_path, size):
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * size)
+    files.seal(path)
+    inode = path.stat().st_ino
+    files.blank(path, size)
+    assert path.read_bytes() == bytes(size)
+    assert path.stat().st_ino == inode
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
 def test_write_and_its_hole(tmp_path):
     files.write(tmp_path / "a", [b"one", memoryview(b"two")], length=10)
     assert (tmp_path / "a").read_bytes() == b"onetwo" + bytes(4)

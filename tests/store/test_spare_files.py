@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from diskreplay.errors import DiskFullError, StorageError
-from diskreplay.store import files
+from diskreplay.store import files, leases, spare_files
 from diskreplay.store.column_files import ColumnFiles
 from diskreplay.store.field import Field
+from diskreplay.store.mapping import Mapping
 from diskreplay.store.place import Place
 from diskreplay.store.spare_files import SpareFiles
+from tests.disks import needs_leases
 
 SIZE = 8192
 
@@ -97,3 +99,97 @@ def test_removed_ones_are_gone_also_when_one_of_them_cannot_be(spares, monkeypat
     spares.remove()
     assert spares.ready == []
     assert len(names(spares)) == 1
+
+
+# -- files of segments that have left
+
+
+@pytest.fixture
+def again(spares, tmp_path, monkeypatch):
+    """Spares of a field whose files are used again, wherever the tests have theirs."""
+    monkeypatch.setattr(spare_files, "_LARGE", SIZE)
+    monkeypatch.setattr(leases, "is_of_one_machine", lambda path: True)
+    return spares
+
+
+def leave(spares, path, byte=9):
+    """A segment's file is opened, sealed and left; its inode."""
+    mapping = spares.take(path)
+    mapping.array[:] = byte
+    files.seal(path)
+    return path.stat().st_ino
+
+
+@needs_leases
+@pytest.mark.parametrize("prepared", [False, True])
+def test_the_file_of_a_segment_that_has_left_is_the_next_spare(again, tmp_path, prepared):
+    inodes = {leave(again, tmp_path / f"c.{i}") for i in range(3)}
+    for i in range(3):
+        again.take_back(tmp_path / f"c.{i}")
+    assert len(again.left) == len(names(again)) == 3
+    again.keep(2, prepared=prepared)
+    assert len(again.left) == 1
+    again.take(tmp_path / "c.8")
+    again.take(tmp_path / "c.9")
+    mapping = again.take(tmp_path / "d.0")  # none is ready
+    assert {path.stat().st_ino for path in tmp_path.glob("[cd].*")} == inodes
+    assert names(again) == again.left == []
+    assert not mapping.array.any()
+    mapping.array[3] = 4
+    assert (tmp_path / "d.0").read_bytes()[:4] == bytes(3) + b"\4"
+    assert not any((tmp_path / "c.8").read_bytes())
+
+
+@needs_leases
+def test_one_that_somebody_has_is_removed_and_stays_what_it_was(again, tmp_path):
+    leave(again, tmp_path / "c.0", 5)
+    reader = Mapping.open(tmp_path / "c.0")
+    again.take_back(tmp_path / "c.0")
+    inode = leave(again, tmp_path / "c.1", 6)  # it is a new one
+    assert names(again) == again.left == []
+    os.link(tmp_path / "c.1", tmp_path / "checkpoint")
+    again.take_back(tmp_path / "c.1")
+    assert not again.take(tmp_path / "c.2").array.any()
+    assert (tmp_path / "c.2").stat().st_ino != inode
+    assert (reader.array == 5).all()
+    assert (tmp_path / "checkpoint").read_bytes() == bytes([6]) * SIZE
+
+
+def test_no_more_are_kept_than_were_used(again, tmp_path):
+    for i in range(5):
+        leave(again, tmp_path / f"c.{i}")
+    again.used = 2  # the others are of long ago
+    for i in range(5):
+        again.take_back(tmp_path / f"c.{i}")
+        assert not (tmp_path / f"c.{i}").exists()
+    assert len(again.left) == len(names(again)) == 2
+
+
+def test_one_that_is_gone_already_is_none(again, tmp_path):
+    leave(again, tmp_path / "c.0")
+    (tmp_path / "c.0").unlink()
+    again.take_back(tmp_path / "c.0")
+    assert again.left == names(again) == []
+    leave(again, tmp_path / "c.1")
+    (tmp_path / "is_final" / "live").rmdir()
+    (tmp_path / "is_final" / "live").write_bytes(b"")
+    with pytest.raises(StorageError, match="cannot rename c"):  # nothing else is let pass
+        again.take_back(tmp_path / "c.1")
+
+
+def test_small_files_are_removed(spares, tmp_path):
+    leave(spares, tmp_path / "c.0")
+    spares.take_back(tmp_path / "c.0")
+    assert spares.left == names(spares) == []
+    assert not (tmp_path / "c.0").exists()
+
+
+def test_none_is_kept_when_it_is_over(again, tmp_path):
+    for i in range(3):
+        leave(again, tmp_path / f"c.{i}")
+    again.take_back(tmp_path / "c.0")
+    again.take_back(tmp_path / "c.1")
+    again.remove()
+    again.take_back(tmp_path / "c.2")
+    assert again.left == names(again) == []
+    assert not list(tmp_path.glob("c.*"))

@@ -88,6 +88,10 @@ def measure(name: str, where: Path) -> dict[str, float]:
         "of all threads": used / (steps - 1) / envs,
         "longest add": max(taken[1:]),
     }
+    if (turned := taken[capacity // envs + 1 :]) and steps > 2000:
+        found["once the ring has turned"] = sum(turned) / len(turned) / envs
+        found["the last thousand of them"] = sum(taken[-1000:]) / 1000 / envs
+        found["their median"] = median(taken[-1000:]) / envs
     drawn = []
     for _ in range(100):
         began = time.thread_time()

@@ -26,7 +26,7 @@ import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError, DiskReplayError, StorageError, StorePermissionError
-from diskreplay.store import file_locks, files, listing, mapping
+from diskreplay.store import file_locks, files, leases, listing, mapping, spare_files
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EMFILE, errno.EINTR)
 KINDS = {errno.ENOSPC: DiskFullError, errno.EACCES: StorePermissionError}
@@ -84,7 +84,9 @@ class Faults:
     def at_work(self) -> Iterator[None]:
         """In the place of the system, for the modules that call it."""
         with ExitStack() as stack:
-            for module in (files, file_locks, mapping):
+            # Small files are used again, as large ones are.
+            stack.enter_context(mock.patch.object(spare_files, "_LARGE", 1))
+            for module in (files, file_locks, leases, mapping):
                 double = SimpleNamespace(**vars(os))
                 for name in _OF_OS:
                     setattr(double, name, self.wrap(name, getattr(os, name)))

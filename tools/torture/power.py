@@ -37,6 +37,8 @@ SETTINGS = (
             hidden=2048, seed=7),
     Setting("masks, several blocks", num_envs=3, drift=True, already=100, segment_rows=16,
             large=True, seed=8),
+    Setting("masks, rows written into files, raw", num_envs=3, drift=True, already=100,
+            compressor="raw", large=True, many=True, hidden=1024, seed=9),
 )  # fmt: skip
 
 

@@ -57,8 +57,8 @@ class Recorder:
         self._adopt(self.root, ROOT, {})
         self._note("sync_all")
         for name in (
-            "make_dirs", "allocate", "write", "write_at", "truncate", "open_to_write", "sync",
-            "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir",
+            "make_dirs", "allocate", "write", "write_at", "blank", "truncate", "open_to_write",
+            "sync", "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir",
             "remove_tree",
         ):  # fmt: skip
             self._replace(files, name)
@@ -256,6 +256,11 @@ class Recorder:
         original(fd, path, *arguments)
         self._look(path, self._find(path)[2])
         self._note(CUT, f"appended to {path.name}")
+
+    def _on_blank(self, original: Any, path: Path, size: int) -> None:
+        original(path, size)
+        self._look(path, self._find(path)[2])
+        self._note(CUT, f"blanked {path.name}")
 
     def _on_truncate(self, original: Any, fd: int, path: Path, size: int) -> None:
         original(fd, path, size)

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.store import maintenance
+from diskreplay.store import maintenance, spare_files
 from diskreplay.store import raw_column as column_module
 
 KEPT = 4  # numbered checkpoints
@@ -137,7 +137,9 @@ class Setting:
     compressor : str
     large : bool
         Treat segments of a page as those of a mebibyte are: not synced while they are written to,
-        and with spares made ahead.
+        with spares made ahead, and with files that are used again.
+    many : bool
+        Treat a few envs as many: rows of a KiB and more are written into files of large segments.
     already : int
         Rows that are there before the recording begins, so that it meets segments' ends of small
         columns, which are pages of one byte a row. Where envs drift, three of the first env, and
@@ -156,6 +158,7 @@ class Setting:
     num_envs: int = 1
     compressor: str = "lz4"
     large: bool = False
+    many: bool = False
     already: int = 0
     steps: int = 34
     seed: int = 0
@@ -191,7 +194,10 @@ class Setting:
             replace(maintenance.time, "monotonic", clock)
             if self.large:
                 replace(column_module, "_LARGE", 4096)
+                replace(spare_files, "_LARGE", 4096)
                 replace(maintenance, "WORTH_A_SPARE", 1)
+            if self.many:
+                replace(column_module, "_MANY", 2)
             yield clock
 
 

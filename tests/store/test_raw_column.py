@@ -1,0 +1,196 @@
+"""Rows of many envs that lie env by env: written into files, which are used again when the ring has
+turned."""
+
+import numpy as np
+import pytest
+import zarr
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.check.verify import verify
+from diskreplay.errors import StorageError
+from diskreplay.store import file_kernels, files, leases
+from tests.disks import needs_leases
+
+ENVS, WIDTH, SEGMENT, KEPT = 64, 1024, 16, 64  # segments of 1 MiB
+
+
+@pytest.fixture(autouse=True)
+def used_again(monkeypatch):
+    """As on a file system that has leases, wherever the tests have their files. For each file that
+    might be used again, whether it was."""
+    found, look = [], leases.nobody_else_has
+
+    def noted(path, size):
+        found.append(look(path, size))
+        return found[-1]
+
+    monkeypatch.setattr(leases, "is_of_one_machine", lambda path: True)
+    monkeypatch.setattr(leases, "nobody_else_has", noted)
+    return found
+
+
+def make(path, **options):
+    return diskreplay.ReplayBuffer(
+        path, observation_space=Box(0, 255, (WIDTH,), np.uint8), action_space=Discrete(4),
+        compressor="raw", capacity=KEPT * ENVS, num_envs=ENVS, segment_rows=SEGMENT, **options,
+    )  # fmt: skip
+
+
+class Twin:
+    """A store, and all rows that each env was given."""
+
+    def __init__(self, path, seed=0, **options):
+        self.path, self.rng = path, np.random.default_rng(seed)
+        self.buffer = make(path, **options)
+        self.rows = [[] for _ in range(ENVS)]
+
+    def add(self, steps, mask=None):
+        for _ in range(steps):
+            frames = self.rng.integers(0, 256, (ENVS, WIDTH), np.uint8)
+            some = np.ones(ENVS, np.bool_) if mask is None else mask(self.rng)
+            no = np.zeros(ENVS, np.bool_)
+            zeros = np.zeros(ENVS, np.int64)
+            self.buffer.add(frames, zeros, np.ones(ENVS), no, no, mask=some)
+            for env in np.flatnonzero(some).tolist():
+                self.rows[env].append(frames[env])
+
+    def upkeep(self):
+        self.buffer._rows.store.maintenance.run(durable=True, spares=True)
+
+    def check(self, buffer=None):
+        buffer = self.buffer if buffer is None else buffer
+        for env, (first, count) in enumerate(buffer.bounds.tolist()):
+            assert count == len(self.rows[env])
+            assert first == max(0, count - KEPT)
+            found = buffer.take("observation", np.arange(first, count) * ENVS + env)
+            expected = np.array(self.rows[env][first:], np.uint8).reshape(-1, WIDTH)
+            np.testing.assert_array_equal(found, expected)
+
+
+def few(rng):
+    """The first env never, the last always, and the more often the higher their number."""
+    return rng.random(ENVS) < np.arange(ENVS) / (ENVS - 1)
+
+
+def most(rng):
+    """The first env never, the last always, the others in six of ten steps or more."""
+    return rng.random(ENVS) < np.where(np.arange(ENVS), 0.6 + 0.4 * np.arange(ENVS) / 63, 0)
+
+
+@needs_leases
+@pytest.mark.parametrize("mask", [None, most], ids=["even", "drifting"])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_rows_are_what_was_added_as_the_ring_turns_in_files_that_have_left(
+    tmp_path, no_upkeep, used_again, mask, groups
+):
+    # With four groups files are shorter than those which are written so, and used again.
+    twin = Twin(tmp_path / "store", env_group=ENVS // groups)
+    for _ in range(20):
+        twin.add(SEGMENT, mask)
+        twin.upkeep()
+        twin.check()
+    assert sum(used_again) == len(used_again)
+    assert (len(used_again) > 3) == (groups == 1)
+    with diskreplay.open(twin.path) as reader:
+        twin.check(reader)
+    twin.buffer.close()
+    assert not verify(twin.path).findings
+    with make(twin.path, env_group=ENVS // groups) as buffer:
+        twin.check(buffer)
+
+
+@needs_leases
+def test_what_checkpoints_and_readers_have_stays_what_it_was(tmp_path, no_upkeep, used_again):
+    twin = Twin(tmp_path / "store")
+    twin.add(KEPT)
+    twin.upkeep()
+    twin.buffer.save(tmp_path / "checkpoints", 1)
+    with diskreplay.open(twin.path, follow=False) as reader:
+        before = [list(rows) for rows in twin.rows]
+        for _ in range(12):
+            twin.add(SEGMENT)
+            twin.upkeep()
+        assert set(used_again) == {True, False}
+        after, twin.rows = twin.rows, before
+        twin.check(reader)
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    assert not verify(checkpoint).findings
+    with diskreplay.open(checkpoint) as saved:
+        twin.check(saved)
+    twin.rows = after
+    twin.check()
+    twin.buffer.close()
+
+
+@needs_leases
+def test_plain_readers_find_zeros_where_a_slow_env_has_no_rows(tmp_path, no_upkeep, used_again):
+    """The files had rows of all envs before."""
+    twin = Twin(tmp_path / "store")
+    slow = np.arange(ENVS) != 5
+    for _ in range(16):
+        twin.add(SEGMENT)
+        twin.upkeep()
+    before = len(used_again)
+    for steps in (SEGMENT, SEGMENT, 3):
+        twin.add(steps, lambda rng: slow)
+        twin.upkeep()
+    assert len(used_again) == sum(used_again) > before
+    twin.buffer.flush()
+    array = zarr.open_array(twin.path / "observation", mode="r")
+    last = len(twin.rows[5])
+    np.testing.assert_array_equal(array[last - KEPT : last, 5], twin.rows[5][-KEPT:])
+    assert array.shape[0] == len(twin.rows[0]) == last + 2 * SEGMENT + 3
+    assert not array[last:, 5].any()
+    np.testing.assert_array_equal(array[last:, 6], twin.rows[6][last:])
+    twin.buffer.close()
+
+
+def test_without_a_descriptor_rows_go_by_the_mapping(tmp_path, monkeypatch):
+    def refused(path):
+        raise StorageError(24, "too many open files", str(path))
+
+    monkeypatch.setattr(files, "open_to_write", refused)
+    twin = Twin(tmp_path / "store")
+    twin.add(3 * SEGMENT, few)
+    twin.check()
+    twin.buffer.close()
+
+
+def test_a_row_that_the_system_refuses_is_an_error_and_none_is_added(tmp_path, monkeypatch):
+    twin = Twin(tmp_path / "store")
+    twin.add(SEGMENT + 3)
+    before = twin.buffer.bounds.tolist()
+    with monkeypatch.context() as patched:
+        written = []
+
+        def half(fd, row_bytes, envs, offsets, source):  # and the kernel stops there
+            written.append(write(fd, row_bytes, envs[:20], offsets[:20], source))
+            return 20
+
+        def refused(fd, path, data, offset):
+            raise StorageError(5, "the disk is worn out", str(path))
+
+        write = file_kernels.write_rows
+        patched.setattr(file_kernels, "write_rows", half)
+        patched.setattr(files, "write_at", refused)
+        with pytest.raises(StorageError, match=r"c\.1\.0\.0: the disk is worn out"):
+            twin.add(1)
+        assert written == [20]
+    assert twin.buffer.bounds.tolist() == before
+    twin.check()
+    twin.add(SEGMENT)
+    twin.check()
+    twin.buffer.close()
+    assert not verify(twin.path).findings
+
+
+def test_rows_that_only_the_second_call_could_write(tmp_path, monkeypatch):
+    write = file_kernels.write_rows
+    monkeypatch.setattr(
+        file_kernels, "write_rows", lambda fd, size, envs, *rest: write(fd, size, envs[:7], *rest)
+    )
+    twin = Twin(tmp_path / "store")
+    twin.add(SEGMENT + 3, few)
+    twin.check()
+    twin.buffer.close()
