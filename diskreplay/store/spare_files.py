@@ -79,10 +79,12 @@ class SpareFiles:
                 path = self._files.paths.spare(self.left.pop())
             except IndexError:  # another thread has just taken it
                 break
-            if leases.nobody_else_has(path, self._size):
-                files.blank(path, self._size)
-                return Mapping.open(path, size=self._size, writable=True)
-            files.remove(path)
+            with contextlib.suppress(StorageError):  # a new file will do, or says what is wrong
+                if leases.nobody_else_has(path, self._size):
+                    files.blank(path, self._size)
+                    return Mapping.open(path, size=self._size, writable=True)
+            with contextlib.suppress(StorageError):  # the next opening removes it
+                files.remove(path)
         return None
 
     def place(self, key: tuple[int, int], path: Path) -> None:

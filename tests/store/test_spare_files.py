@@ -155,6 +155,26 @@ def test_one_that_somebody_has_is_removed_and_stays_what_it_was(again, tmp_path)
     assert (tmp_path / "checkpoint").read_bytes() == bytes([6]) * SIZE
 
 
+@needs_leases
+@pytest.mark.parametrize("name", ["open_plain", "blank", "write_at", "open_to_write"])
+def test_where_one_cannot_be_used_again_a_new_file_is_made(again, tmp_path, monkeypatch, name):
+    for i in range(2):
+        leave(again, tmp_path / f"c.{i}")
+        again.take_back(tmp_path / f"c.{i}")
+    original, calls = getattr(files, name), []
+
+    def fail_once(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise StorageError(errno.EIO, "worn out", "it")
+        return original(*arguments)
+
+    monkeypatch.setattr(files, name, fail_once)
+    again.keep(3, prepared=True)
+    assert len(again.ready) == len(names(again)) == 3  # of what failed nothing is left
+    assert not any(mapping.array.any() for mapping in again.ready)
+
+
 def test_no_more_are_kept_than_were_used(again, tmp_path):
     for i in range(5):
         leave(again, tmp_path / f"c.{i}")
