@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from tests.copies import copy_tree
-from tests.effort import LONG, PROFILE, too_many
+from tests.effort import LONG, PROFILE, has_clusters, too_many
 
 # Set for the workers of a parallel run: texts would be broken to the width of somebody's terminal.
 os.environ.pop("COLUMNS", None)
@@ -66,6 +66,13 @@ for profile in ("same", "whole", "long"):
         profile, derandomize=profile != "long", deadline=None, print_blob=True
     )
 settings.load_profile(PROFILE)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """`.ci/run` asks for the tests of clusters apart: no other file is imported for them, which
+    takes each worker a quarter of a minute."""
+    of_others = config.option.markexpr == "cluster" and not has_clusters(collection_path)
+    return True if of_others else None
 
 
 def pytest_collection_modifyitems(config, items):

@@ -70,3 +70,11 @@ def without_new_pairs(cases):
         kept.add(most)
         missing -= pairs[most]
     return [at not in kept for at in range(len(pairs))]
+
+
+def has_clusters(path):
+    """Whether there are tests below this path that start a cluster: what is no module may have
+    some, and a module says so, or its folder."""
+    if path.suffix != ".py" or path.parent.name == "on_ray":
+        return True
+    return "mark.cluster" in path.read_text()

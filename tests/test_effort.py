@@ -60,3 +60,20 @@ def test_cases_of_costly_tests_only(monkeypatch):
     assert all(each in pairs for each in left)
     monkeypatch.setattr(effort, "LONG", True)
     assert effort.too_many(items) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "has"),
+    [
+        ("on_ray/test_shard.py", "", True),
+        ("test_pages.py", "@pytest.mark.cluster\ndef test(): pass\n", True),
+        ("test_pages.py", "def test_a_cluster(): pass\n", False),
+        ("torture/__init__.py", "", False),
+    ],
+)
+def test_files_without_clusters_are_known(tmp_path, name, text, has):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    assert effort.has_clusters(path) == has
+    assert effort.has_clusters(path.parent)
