@@ -33,6 +33,7 @@ class Settings:
     target_every: int = 8_000
     save_every: int = 100_000
     learning_rate: float = 6.25e-5
+    width: int = 512  # of the hidden layers
     atoms: int = 51
     low: float = -10.0
     high: float = 10.0
@@ -75,7 +76,9 @@ class Network(nn.Module):
             nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten(),
         )  # fmt: skip
         self.value, self.advantage = (
-            nn.Sequential(Noisy(3136, 512), nn.ReLU(), Noisy(512, outputs * self.atoms))
+            nn.Sequential(
+                Noisy(3136, settings.width), nn.ReLU(), Noisy(settings.width, outputs * self.atoms)
+            )
             for outputs in (1, actions)
         )
 

@@ -1,8 +1,5 @@
 """The examples of SB3 and Rainbow run, and go on with a run that was killed."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import diskreplay  # noqa: E402
+from tests import processes  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 # A child that kills itself amid its n-th `add`; then its parent goes on with the run.
@@ -45,21 +43,16 @@ from rainbow_cleanrl import Settings, train
 from diskreplay import PrioritizedReplayBuffer as kind
 def go(steps):
     settings = Settings(
-        steps=steps, capacity=500, batch_size=4, begin=60, every=10, target_every=50, save_every=40
+        steps=steps, capacity=500, batch_size=4, begin=60, every=10, target_every=50, save_every=40,
+        width=16,
     )
     assert train(run, "ALE/Pong-v5", settings) == steps
 """
 
 
 def lives(imports, run, kill_at, steps):
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     code = LIVES.format(imports=imports, kill_at=kill_at, steps=steps)
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(run)], cwd=ROOT, text=True, capture_output=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return processes.run(code, run, check=True, cwd=ROOT, imports=["torch"]).stdout
 
 
 def test_sac(tmp_path):
