@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -205,11 +206,14 @@ class Follower:
                 self.look()
                 self._let_go(replaced=epoch != self._mapped_epoch)
                 store.place.check()  # else the segments of another store may be mapped
+                mapped: list[RawSegment] = []
                 for column in store.columns.values():
                     if isinstance(column, PackedColumn):
                         self._map_packed(column, is_live)
                     else:
-                        self._map_raw(column, is_live)
+                        mapped += self._map_raw(column, is_live)
+                if is_live and mapped:
+                    self._do_without_left(mapped)
                 if store.page is None:  # and of a checkpoint that was replaced meanwhile
                     store.place.check()
             except (StorageError, CorruptSegmentError, FormatError):
@@ -265,8 +269,24 @@ class Follower:
                 for column in columns:
                     column.segments.forget(store.first)
 
-    def _map_raw(self, column: RawColumn, is_live: bool) -> None:
-        store = self._store
+    def _do_without_left(self, mapped: Sequence[RawSegment]) -> None:
+        """Do without the rows of segments that were just mapped and have left by now: such a file
+        may have been made anew for a slow env, or be used again, and have others or none.
+
+        The record is read behind the mapping. A file is deleted or renamed only after a record
+        without its rows.
+        """
+        store, gone = self._store, self._store.first.copy()
+        first = format.parse_rows(format.read_attributes(store.path), store.num_envs)[1]
+        store.place.check()
+        for segment in mapped:
+            envs = segment.envs.start + np.flatnonzero(first[segment.envs] >= segment.stop)
+            gone[envs] = np.maximum(gone[envs], segment.stop)
+        store.first = np.minimum(gone, np.maximum(store.first, store.count))
+
+    def _map_raw(self, column: RawColumn, is_live: bool) -> list[RawSegment]:
+        """Map what is missing; returns that."""
+        store, new = self._store, []
         for key, envs in segments_of(column.field, store.first, store.count):
             segment = column.segments.mapped.get(key)
             if segment is None:
@@ -275,8 +295,10 @@ class Follower:
                 with all_there(column, key, envs, store.count):
                     segment = RawSegment.open(column.field, *key, path, writable=False)
                 column.segments.adopt(segment, envs)
+                new.append(segment)
             else:
                 column.table.point_new(segment, envs)
+        return new
 
     def _map_packed(self, column: PackedColumn, is_live: bool) -> None:
         store = self._store

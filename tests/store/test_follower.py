@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import commit_page, private
+from diskreplay.store.follower import Follower
 from diskreplay.store.store import Store
 
 ROWS = 8
@@ -210,3 +211,75 @@ def test_a_checkpoint_has_nobody_to_follow(pair, tmp_path):
     assert follower.unrecorded() == ""
     check(store, 0, 3)
     store.close()
+
+
+ENVS, SLOW = 8, np.arange(8) == 0
+
+
+class Drifting:
+    """A writer of several envs in segments of 16 rows, whose upkeep is done when the test says."""
+
+    def __init__(self, path):
+        self.path, self.no = path, np.zeros(ENVS, np.bool_)
+        self.buffer = diskreplay.ReplayBuffer(
+            path, observation_space=Box(0, 255, (1024,), np.uint8), action_space=Discrete(4),
+            compressor="raw", capacity=160 * ENVS, num_envs=ENVS, segment_rows=16, env_group=ENVS,
+        )  # fmt: skip
+
+    def add(self, steps, some):
+        for _ in range(steps):
+            rows = self.buffer.bounds[:, 1] % 250 + 1
+            frames = np.repeat(rows[:, None].astype(np.uint8), 1024, 1)
+            self.buffer.add(
+                frames, np.zeros(ENVS, np.int64), np.ones(ENVS), self.no, self.no, mask=some
+            )
+        self.buffer._rows.store.maintenance.run(durable=True, spares=True)
+
+    @staticmethod
+    def check(reader):
+        """Each row that the reader says it has is as it was added."""
+        for env, (first, count) in enumerate(reader.bounds.tolist()):
+            rows = np.arange(first, count)
+            found = reader.take("observation", rows * ENVS + env)
+            assert found[:, 0].tolist() == (rows % 250 + 1).tolist()
+
+
+def test_rows_of_a_file_that_was_made_anew_for_a_slow_env_are_not_read_as_zeros(
+    tmp_path, no_upkeep
+):
+    """A reader that does not follow maps a segment again that it had not seen full."""
+    writer = Drifting(tmp_path / "store")
+    writer.add(32, ~writer.no)
+    writer.add(8, ~SLOW)
+    with diskreplay.open(writer.path, follow=False) as reader:
+        writer.check(reader)
+        for _ in range(40):
+            writer.add(8, ~SLOW)
+        assert not (writer.path / "observation" / "c.2.0.0").exists()
+        for _ in range(40):
+            writer.add(8, SLOW)  # makes that file anew, and goes on in copies of sealed ones
+            writer.check(reader)
+        assert reader.bounds[:, 1].tolist() == [32, *[40] * 7]
+    writer.buffer.close()
+
+
+def test_rows_that_leave_while_a_store_is_opened_are_not_read_as_zeros(
+    tmp_path, no_upkeep, monkeypatch
+):
+    writer = Drifting(tmp_path / "store")
+    writer.add(32, ~writer.no)
+    writer.add(166, ~SLOW)
+    assert writer.buffer.bounds[:2].tolist() == [[0, 32], [38, 198]]
+    map_raw = Follower._map_raw
+
+    def late(self, column, is_live):
+        if writer.buffer.bounds[1, 1] == 198:
+            writer.add(10, ~SLOW)
+            writer.add(1, SLOW)
+        return map_raw(self, column, is_live)
+
+    monkeypatch.setattr(Follower, "_map_raw", late)
+    with diskreplay.open(writer.path, follow=False) as reader:
+        writer.check(reader)
+        assert reader.bounds[1].tolist() == [48, 198]
+    writer.buffer.close()
