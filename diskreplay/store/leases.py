@@ -29,6 +29,10 @@ def nobody_else_has(path: Path, size: int) -> bool:
     with explained(path, "cannot look who has the file"):
         fd = files.open_plain(path, os.O_RDONLY)
         try:
+            # A file with other names is not asked about. Who opens it by one of them, without
+            # waiting as all readers here do, would be refused while there is a lease.
+            if os.fstat(fd).st_nlink != 1:
+                return False
             with contextlib.suppress(OSError):
                 # Who opens the file meanwhile is kept waiting, and this process gets a signal.
                 # SIGIO, the usual one, would end it; this one is ignored by default.

@@ -77,6 +77,24 @@ def test_one_that_is_linked_is_not(used):
 
 
 @needs_leases
+def test_no_lease_is_asked_for_of_a_file_that_others_open_by_another_name(used, monkeypatch):
+    """Who opens a checkpoint without waiting would be refused meanwhile."""
+    asked, ask = [], fcntl.fcntl
+
+    def noted(fd, command, argument=0):
+        asked.append(command)
+        return ask(fd, command, argument)
+
+    monkeypatch.setattr(leases.fcntl, "fcntl", noted)
+    assert leases.nobody_else_has(used, len(USED))
+    assert fcntl.F_SETLEASE in asked
+    os.link(used, used.with_name("checkpoint"))
+    asked.clear()
+    assert not leases.nobody_else_has(used, len(USED))
+    assert asked == []
+
+
+@needs_leases
 def test_one_of_another_length_is_not(used):
     assert not leases.nobody_else_has(used, len(USED) + 1)
     assert not leases.nobody_else_has(used, len(USED) - 1)
@@ -120,14 +138,14 @@ other = [sys.executable, "-c", f"import os; os.open({sys.argv[1]!r}, os.O_NONBLO
 
 def fstat(fd):
     looks.append(fd)
-    if len(looks) == 2:  # when it was opened, and now, with the lease
+    if len(looks) == 3:  # when it was opened, its names, and now, with the lease
         tried = subprocess.run(other, capture_output=True, text=True)
         assert "BlockingIOError" in tried.stderr, tried.stderr
     return look(fd)
 
 leases.is_of_one_machine, os.fstat = lambda path: True, fstat
 assert leases.nobody_else_has(path, look(os.open(path, os.O_PATH)).st_size)
-assert len(looks) >= 2
+assert len(looks) >= 3
 """
     subprocess.run([sys.executable, "-c", code, used], check=True, cwd=ROOT)
     assert is_untouched(used)
