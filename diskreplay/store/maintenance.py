@@ -226,6 +226,8 @@ class Maintenance:
         if due is not None:
             files.sync([*due.sealed, *due.open])
             self.write_record(due)
+        else:  # fewer files are wanted where no rows come
+            self.delete_left()
         # A slow disk, or a thousand files, is not kept busy with records alone, if there is room.
         ended = time.monotonic()
         self._record_due = ended + max(_RECORD_EVERY, 10 * (ended - began))
@@ -284,8 +286,7 @@ class Maintenance:
             # In a save Ctrl-C may come, and a segment would be forgotten whose file nobody deletes.
             with undisturbed():
                 holding(held, self._forget_left)
-        if any(column.files.pending_deletes for column in columns):
-            store.place.check()
+        store.place.check()
         for column in columns:
             column.delete_pending()
 

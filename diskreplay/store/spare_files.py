@@ -2,7 +2,6 @@
 left."""
 
 import contextlib
-import errno
 import itertools
 from pathlib import Path
 
@@ -29,7 +28,7 @@ class SpareFiles:
         Numbers of private files that were those of segments which have left. Each becomes a spare
         before a new file is made.
     used : int
-        How many files were taken lately, and none kept for them. Not more are kept: what `evict`
+        How many files were taken lately. Not more are kept of those that have left: what `evict`
         lets go of is room on the disk.
     """
 
@@ -45,18 +44,28 @@ class SpareFiles:
     def take_back(self, path: Path) -> None:
         """Keep the file of a segment that has left, or remove it. A record has let go of its rows:
         they are overwritten. It may be gone already."""
-        if self._size < _LARGE or self.used <= 0 or self._ended:
+        if self._size < _LARGE or len(self.left) >= self.used or self._ended:
             files.remove(path)
             return
         number = next(self._numbers)
         try:
             files.rename(path, self._files.paths.spare(number))
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                raise
+        except StorageError:  # a full disk may have no room for a name; to remove one takes none
+            files.remove(path)
         else:
-            self.used -= 1
             self.left.append(number)
+
+    def settle(self, soon: int) -> None:
+        """Remove the files that have left and are more than were taken lately, of which `soon` or
+        more stay. To be called with each record."""
+        while len(self.left) > self.used:
+            self._remove_one_that_has_left()
+        # Half, and not none: of two records one may come before a file is taken, or leaves.
+        self.used = max(self.used // 2, min(self.used, soon))
+
+    def _remove_one_that_has_left(self) -> None:
+        with contextlib.suppress(IndexError, StorageError):  # the next opening removes it
+            files.remove(self._files.paths.spare(self.left.pop(0)))
 
     def keep(self, wanted: int, *, prepared: bool) -> None:
         """Have that many ready, `prepared` for writing to their mappings."""
@@ -64,6 +73,7 @@ class SpareFiles:
             self.ready.append(self._made(prepared=prepared))
 
     def _made(self, *, prepared: bool) -> Mapping:
+        self._files.place.check()  # else it may be another store's file that is taken
         mapping = self._made_of_left()
         if mapping is None:
             path = self._files.paths.spare(next(self._numbers))
@@ -76,15 +86,21 @@ class SpareFiles:
         """One of those that have left, unless somebody else has each of them."""
         while self.left:
             try:
-                path = self._files.paths.spare(self.left.pop())
+                number = self.left.pop()
             except IndexError:  # another thread has just taken it
                 break
-            with contextlib.suppress(StorageError):  # a new file will do, or says what is wrong
-                if leases.nobody_else_has(path, self._size):
-                    files.blank(path, self._size)
-                    return Mapping.open(path, size=self._size, writable=True)
-            with contextlib.suppress(StorageError):  # the next opening removes it
-                files.remove(path)
+            path = self._files.paths.spare(number)
+            try:
+                # What the system refuses is no error: a new file takes its place, if it can.
+                with contextlib.suppress(StorageError):
+                    if leases.nobody_else_has(path, self._size):
+                        files.blank(path, self._size)
+                        return Mapping.open(path, size=self._size, writable=True)
+                with contextlib.suppress(StorageError):  # the next opening removes it
+                    files.remove(path)
+            except BaseException:  # Ctrl-C
+                self.left.append(number)
+                raise
         return None
 
     def place(self, key: tuple[int, int], path: Path) -> None:

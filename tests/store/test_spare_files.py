@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from diskreplay.errors import DiskFullError, StorageError
+from diskreplay.errors import DiskFullError, StorageError, StoreMovedError
 from diskreplay.store import files, leases, spare_files
 from diskreplay.store.column_files import ColumnFiles
 from diskreplay.store.field import Field
@@ -190,11 +190,79 @@ def test_one_that_is_gone_already_is_none(again, tmp_path):
     (tmp_path / "c.0").unlink()
     again.take_back(tmp_path / "c.0")
     assert again.left == names(again) == []
-    leave(again, tmp_path / "c.1")
-    (tmp_path / "is_final" / "live").rmdir()
-    (tmp_path / "is_final" / "live").write_bytes(b"")
-    with pytest.raises(StorageError, match="cannot rename c"):  # nothing else is let pass
-        again.take_back(tmp_path / "c.1")
+
+
+def test_one_that_cannot_be_renamed_is_removed(again, tmp_path, monkeypatch):
+    """A full disk may have no room for another name: it would stay full."""
+    leave(again, tmp_path / "c.0")
+
+    def refused(source, target):
+        raise DiskFullError(errno.ENOSPC, "no space left", str(target))
+
+    monkeypatch.setattr(files, "rename", refused)
+    again.take_back(tmp_path / "c.0")
+    assert again.left == names(again) == []
+    assert not (tmp_path / "c.0").exists()
+
+
+def test_files_that_are_not_wanted_any_more_are_given_back(again, tmp_path):
+    for i in range(9):
+        leave(again, tmp_path / f"c.{i}")
+    for i in range(8):
+        again.take_back(tmp_path / f"c.{i}")
+    left = []
+    for _ in range(5):
+        again.settle(1)
+        left.append(len(again.left))
+        assert len(names(again)) == len(again.left)
+    assert left == [8, 4, 2, 1, 1]
+
+
+@needs_leases
+def test_one_that_the_system_refuses_is_removed_and_a_new_one_made(again, tmp_path, monkeypatch):
+    def refused(path, size):
+        raise DiskFullError(errno.ENOSPC, "no space left", str(path))
+
+    for i in range(3):
+        leave(again, tmp_path / f"c.{i}")
+    for i in range(3):
+        again.take_back(tmp_path / f"c.{i}")
+    monkeypatch.setattr(files, "blank", refused)
+    assert not again.take(tmp_path / "d.0").array.any()
+    assert again.left == names(again) == []
+
+
+@needs_leases
+def test_ctrl_c_loses_none(again, tmp_path, monkeypatch):
+    def interrupted(path, size):
+        raise KeyboardInterrupt
+
+    leave(again, tmp_path / "c.0")
+    again.take_back(tmp_path / "c.0")
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "blank", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            again.take(tmp_path / "d.0")
+    assert len(again.left) == len(names(again)) == 1
+    assert not again.take(tmp_path / "d.0").array.any()
+    assert again.left == names(again) == []
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_none_is_made_of_files_of_another_store(again, tmp_path, left):
+    """Its private files have the same names."""
+    directory = tmp_path / "is_final" / "live"
+    for i in range(left):
+        leave(again, tmp_path / f"c.{i}")
+        again.take_back(tmp_path / f"c.{i}")
+    tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
+    directory.mkdir(parents=True)
+    for i in range(1, 9):
+        (directory / f"spare.3.{i}").write_bytes(b"theirs")
+    with pytest.raises(StoreMovedError):
+        again.keep(1, prepared=False)
+    assert {path.read_bytes() for path in directory.iterdir()} == {b"theirs"}
+    assert len(names(again)) == 8
 
 
 def test_small_files_are_removed(spares, tmp_path):
