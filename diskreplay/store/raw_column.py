@@ -14,6 +14,7 @@ from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.partial import Partial, PartialSegment
+from diskreplay.store.place import Place
 from diskreplay.store.segment import RawSegment
 from diskreplay.store.spare_files import SpareFiles
 
@@ -77,7 +78,7 @@ class RawColumn(Column[RawSegment]):
     def adopt(self, segment: RawSegment, envs: np.ndarray) -> None:
         """Take a segment in, for these envs: rows may come to it, unless it is sealed."""
         if self._by_file and segment.seal is None:
-            segment.open_file()
+            _open_file(segment, self.segments.list_open(), self.files.place)
         self.segments.adopt(segment, envs)
 
     def _reopened(self, sealed: Sequence[RawSegment]) -> list[RawSegment]:
@@ -110,7 +111,7 @@ class RawColumn(Column[RawSegment]):
         copy.path = path
         segment = RawSegment(self.field, old.number, old.group, copy)
         if self._by_file:
-            segment.open_file()
+            _open_file(segment, self.segments.list_open(), self.files.place)
         self.files.new.append(path)
         self.segments.reopen(old, segment)
         return segment
@@ -295,3 +296,12 @@ class RawColumn(Column[RawSegment]):
 
     def partial(self, key: tuple[int, int], count: np.ndarray) -> Partial:
         return PartialSegment(self.segments.mapped[key], count)
+
+
+def _open_file(segment: RawSegment, beside: Sequence[RawSegment], place: Place) -> None:
+    """Have the rows of a segment go by its file, unless too many of those `beside` it have theirs
+    open: of a store that was copied without modes all segments are, until they are sealed again."""
+    if sum(other.has_file for other in beside) < _MOST_FILES:
+        segment.open_file()
+        if not place.holds():  # moved meanwhile: it may be another store's file
+            segment.close()

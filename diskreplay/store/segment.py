@@ -115,6 +115,11 @@ class Segment:
         """Its seal, if it does not change any more."""
         raise NotImplementedError
 
+    @property
+    def has_file(self) -> bool:
+        """Whether its file is held open, to be written to."""
+        return self._fd is not None
+
     def close_file(self) -> None:
         """The file never changes again. Cannot fail."""
         self.mapping.protect()

@@ -1,6 +1,8 @@
 """Rows of many envs that lie env by env: written into files, which are used again when the ring has
 turned."""
 
+import os
+
 import numpy as np
 import pytest
 import zarr
@@ -9,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.errors import StorageError
-from diskreplay.store import file_kernels, files, leases
+from diskreplay.store import file_kernels, files, leases, maintenance
 from tests.disks import needs_leases
 
 ENVS, WIDTH, SEGMENT, KEPT = 64, 1024, 16, 64  # segments of 1 MiB
@@ -33,7 +35,8 @@ def used_again(monkeypatch):
 def make(path, **options):
     return diskreplay.ReplayBuffer(
         path, observation_space=Box(0, 255, (WIDTH,), np.uint8), action_space=Discrete(4),
-        compressor="raw", capacity=KEPT * ENVS, num_envs=ENVS, segment_rows=SEGMENT, **options,
+        compressor="raw", num_envs=ENVS, segment_rows=SEGMENT,
+        **{"capacity": KEPT * ENVS, **options},
     )  # fmt: skip
 
 
@@ -192,5 +195,70 @@ def test_rows_that_only_the_second_call_could_write(tmp_path, monkeypatch):
     )
     twin = Twin(tmp_path / "store")
     twin.add(SEGMENT + 3, few)
+    twin.check()
+    twin.buffer.close()
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@needs_leases
+def test_few_files_are_open_of_a_store_that_was_copied_without_modes(tmp_path, no_upkeep):
+    """All its segments are open until the first pass of upkeep."""
+    twin = Twin(tmp_path / "store", capacity=None)
+    for _ in range(40):
+        twin.add(SEGMENT)
+        twin.upkeep()
+    twin.buffer.close()
+    for path in (tmp_path / "store" / "observation").iterdir():
+        path.chmod(0o644)
+    before = open_files()
+    with make(tmp_path / "store", capacity=None) as buffer:
+        assert open_files() < before + 30
+        twin.buffer = buffer
+        twin.add(3)
+        assert len(buffer.take("observation", np.arange(43 * SEGMENT)[: 40 * SEGMENT])) > 0
+    assert not verify(twin.path).findings
+
+
+def test_what_evict_lets_go_of_is_given_back(tmp_path, no_upkeep, monkeypatch, used_again):
+    """Also where many files were taken just before, and no row comes any more."""
+    monkeypatch.setattr(maintenance.time, "monotonic", lambda: 1e9)
+    twin = Twin(tmp_path / "store", capacity=None)
+    twin.add(30 * SEGMENT)
+    twin.buffer.evict(np.full(ENVS, 29 * SEGMENT))
+    for _ in range(8):
+        twin.upkeep()
+    files_of_store = [path for path in twin.path.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_blocks * 512 for path in files_of_store) < 6 << 20
+    twin.buffer.close()
+
+
+def test_rows_go_to_no_other_store_that_came_to_the_path(tmp_path, no_upkeep, monkeypatch):
+    """The file of a segment is opened by its path, after its mapping was."""
+    twin = Twin(tmp_path / "store")
+    other = tmp_path / "other"
+    make(other).close()
+    (other / "observation" / "c.1.0.0").write_bytes(bytes(ENVS * SEGMENT * WIDTH))
+    open_to_write = files.open_to_write
+
+    def moved_first(path):
+        if path.name == "c.1.0.0":
+            twin.path.rename(tmp_path / "moved")
+            other.rename(twin.path)
+        return open_to_write(path)
+
+    twin.add(SEGMENT)
+    column = twin.buffer._rows.store.columns["observation"]
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "open_to_write", moved_first)
+        column.reserve(np.arange(ENVS), np.full(ENVS, SEGMENT))
+    frames = np.full((ENVS, WIDTH), 7, np.uint8)
+    column.segments.mapped[1, 0].write_rows(np.arange(ENVS), np.full(ENVS, SEGMENT), frames)
+    assert not any((twin.path / "observation" / "c.1.0.0").read_bytes())
+    twin.path.rename(other)
+    (tmp_path / "moved").rename(twin.path)
+    twin.add(3)
     twin.check()
     twin.buffer.close()
