@@ -233,7 +233,7 @@ class IndexedStore(DrawableRows):
         """
         store, committed = self.store, self.store.count > before
         is_ours = isinstance(error, DiskReplayError) and not isinstance(error, ReentryError)
-        if is_ours and not committed.any():
+        if is_ours and not committed.any() and not store.writer.is_amid:
             return  # refused, on a full disk say, before anything was changed
         store.writer.recount()
         self.add_count = int(store.transitions_at(store.count).sum())

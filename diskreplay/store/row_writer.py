@@ -31,6 +31,9 @@ class RowWriter:
         self._ready, self._raw_ready = np.zeros((2, store.num_envs), np.int64)
         self._hand: list[tuple[np.ndarray | memoryview, int]] = []
         self._hand_until = 0
+        # Whether an `append` has written parts of rows that do not count: a call that was refused
+        # by then has changed something.
+        self.is_amid = False
         self._ends: list[int] = []
         # Of these, what `place` writes, each with its place among the values; and, for the kernel
         # that writes the others, where row 0 of each would be, and where the count is.
@@ -149,7 +152,7 @@ class RowWriter:
         """After a call that stopped short: clear what it wrote of rows that do not count, which may
         be sealed before rows come in their places. If it had committed rows, count the final ones
         among them, and let go of the rows that have left for them."""
-        self._hand_until = 0
+        self._hand_until, self.is_amid = 0, False
         store = self._store
         count = store.count.copy()
         for column in store.raw_columns:
@@ -243,12 +246,14 @@ class RowWriter:
         self.reserve(envs, stop[envs])
         is_even = len(envs) == store.num_envs and bool((rows == rows[0]).all())
         row = int(rows[0]) if is_even else None
+        self.is_amid = True
         for column, value in zip(store.columns.values(), values, strict=True):
             column.scatter(envs, rows, value, row)
         if len(final_envs):
             for column, value in zip(store.columns.values(), final, strict=True):
                 column.scatter(final_envs, final_rows, value, None)
         store.count[:] = stop  # the commit: each env's count is raised by one store
+        self.is_amid = False
         if is_final or len(final_envs):
             self._count_finals(envs if is_final else final_envs)
         return rows

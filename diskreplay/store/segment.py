@@ -193,8 +193,10 @@ class RawSegment(Segment):
         when Ctrl-C came, was never added."""
         every = self.every_row
         for place, rows in enumerate(self.used_of(count).tolist()):
-            if every[rows:, place].any():
-                every[rows:, place] = 0
+            behind = every[rows:, place]
+            if behind.any():
+                # No page that is zeros: where the disk is full it may have no room of its own.
+                behind[behind.any(axis=1)] = 0
 
     def sum(self) -> Seal:
         """Its seal, if it does not change any more. Reads all of it."""

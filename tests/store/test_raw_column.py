@@ -188,6 +188,30 @@ def test_a_row_that_the_system_refuses_is_an_error_and_none_is_added(tmp_path, m
     assert not verify(twin.path).findings
 
 
+def test_a_row_that_was_refused_is_not_shown_to_plain_readers(tmp_path, no_upkeep, monkeypatch):
+    """Others go on, and the file is full without it."""
+    twin = Twin(tmp_path / "store")
+    twin.add(SEGMENT + 3)
+    with monkeypatch.context() as patched:
+
+        def refused(fd, path, data, offset):
+            raise StorageError(28, "the disk is full", str(path))
+
+        write = file_kernels.write_rows
+        patched.setattr(
+            file_kernels, "write_rows",
+            lambda fd, size, envs, *rest: write(fd, size, envs[:20], *rest) and 20,
+        )  # fmt: skip
+        patched.setattr(files, "write_at", refused)
+        with pytest.raises(StorageError, match="the disk is full"):
+            twin.add(1)
+    twin.add(SEGMENT, lambda rng: np.arange(ENVS) != 5)
+    twin.check()
+    twin.buffer.close()
+    for name in ("observation", "reward"):
+        assert not zarr.open_array(twin.path / name, mode="r")[SEGMENT + 3 :, 5].any()
+
+
 def test_rows_that_only_the_second_call_could_write(tmp_path, monkeypatch):
     write = file_kernels.write_rows
     monkeypatch.setattr(
