@@ -239,7 +239,7 @@ class RawColumn(Column[RawSegment]):
         """Delete files of segments that have left, or keep them for those to come."""
         self.files.delete_pending(self.spares.take_back)
         # Those of one moment may leave after a later record than this.
-        self.spares.settle(self.field.groups(self.num_envs))
+        self.spares.trim_left(self.field.groups(self.num_envs))
 
     @property
     def mappings(self) -> list[Mapping]:

@@ -55,7 +55,7 @@ class SpareFiles:
         else:
             self.left.append(number)
 
-    def settle(self, soon: int) -> None:
+    def trim_left(self, soon: int) -> None:
         """Remove the files that have left and are more than were taken lately, of which `soon` or
         more stay. To be called with each record."""
         while len(self.left) > self.used:

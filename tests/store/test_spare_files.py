@@ -212,7 +212,7 @@ def test_files_that_are_not_wanted_any_more_are_given_back(again, tmp_path):
         again.take_back(tmp_path / f"c.{i}")
     left = []
     for _ in range(5):
-        again.settle(1)
+        again.trim_left(1)
         left.append(len(again.left))
         assert len(names(again)) == len(again.left)
     assert left == [8, 4, 2, 1, 1]
