@@ -51,10 +51,6 @@ _blosc = ctypes.CDLL(_extension("numcodecs", "blosc"))
 # dlsym looks through the extension's own dependencies too, where the function really is.
 _crc = ctypes.CDLL(_crc32c.__file__)
 
-# From Python, for single blocks; kernels decode many.
-blosc_decompress = _blosc.blosc_decompress_ctx
-blosc_decompress.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
 memcpy = _register(_libc, "memcpy", _pointer, _pointer, _pointer, _size)
 memset = _register(_libc, "memset", _pointer, _pointer, _int, _size)
 madvise = _register(_libc, "madvise", _int, _pointer, _size, _int)

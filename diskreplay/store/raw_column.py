@@ -12,6 +12,7 @@ from diskreplay.locks import Lock
 from diskreplay.store import files
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column
+from diskreplay.store.field import Field
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.partial import Partial, PartialSegment
 from diskreplay.store.place import Place
@@ -47,17 +48,14 @@ class RawColumn(Column[RawSegment]):
 
     def reserve(self, envs: np.ndarray, rows: np.ndarray) -> None:
         """See to it that these rows, one of each of `envs`, can be written."""
-        groups = self.field.groups(self.num_envs)
-        places = rows // self.field.segment_rows * groups + envs // self.field.env_group
-        for place in np.unique(places).tolist():
-            key, some = divmod(place, groups), envs[places == place]
+        for key, some in _by_segment(self.field, self.num_envs, envs, rows):
             # The maintenance thread may be sealing it, or letting go of it.
             with self.files.changing:
                 segment = self.segments.mapped.get(key)
                 if segment is None:
-                    self.adopt(self._create(*key), some)
+                    self.adopt(self._create(*key), envs[some])
                 else:
-                    self.table.point(self._to_go_on_in(segment), some)
+                    self.table.point(self._to_go_on_in(segment), envs[some])
 
     def _to_go_on_in(self, segment: RawSegment) -> RawSegment:
         """A segment that is there, or a copy of it: one that rows can be written to."""
@@ -161,11 +159,8 @@ class RawColumn(Column[RawSegment]):
         self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray, row: int | None
     ) -> None:
         if self._by_row:
-            groups = self.field.groups(self.num_envs)
-            places = rows // self.field.segment_rows * groups + envs // self.field.env_group
-            for place in np.unique(places).tolist():
-                some, segment = places == place, self.segments.mapped[divmod(place, groups)]
-                segment.write_rows(envs[some], rows[some], values)
+            for key, some in _by_segment(self.field, self.num_envs, envs, rows):
+                self.segments.mapped[key].write_rows(envs[some], rows[some], values)
             return
         self._is_even = row is not None
         if row is None or not self._by_moment:
@@ -305,3 +300,13 @@ def _open_file(segment: RawSegment, beside: Sequence[RawSegment], place: Place) 
         segment.open_file()
         if not place.holds():  # moved meanwhile: it may be another store's file
             segment.close()
+
+
+def _by_segment(
+    field: Field, num_envs: int, envs: np.ndarray, rows: np.ndarray
+) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+    """The segments of these rows, one of each of `envs`, and which of the rows each has."""
+    groups = field.groups(num_envs)
+    places = rows // field.segment_rows * groups + envs // field.env_group
+    for place in np.unique(places).tolist():
+        yield divmod(place, groups), places == place

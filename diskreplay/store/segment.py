@@ -359,14 +359,13 @@ class Shard(Segment):
     def block(self, place: int) -> np.ndarray | None:
         """A copy of the rows of one block, shape ``(block_rows, *field.shape)``, or None if it is
         not there or rotten. For a few of them: `batch_kernels` read many."""
-        from diskreplay.store.native import blosc_decompress
+        from numcodecs import blosc
 
-        field, offset = self.field, int(self.index[place, 0])
+        field, (offset, length) = self.field, self.index[place].tolist()
         if offset == codec.MISSING or self.rotten(np.array([place]))[0]:
             return None
-        rows = np.empty((field.block_rows, *field.shape), field.dtype)
-        done = blosc_decompress(self.mapping.address + offset, rows.ctypes.data, rows.nbytes, 1)
-        return rows if done == rows.nbytes else None
+        data = blosc.decompress(self.mapping.array[offset : offset + length - 4].tobytes())
+        return np.frombuffer(data, field.dtype).reshape(field.block_rows, *field.shape)
 
     def rotten(self, places: np.ndarray | None = None) -> np.ndarray:
         """Which of these blocks, all by default, are there and not what they were: by their

@@ -58,14 +58,14 @@ class SpareFiles:
     def trim_left(self, soon: int) -> None:
         """Remove the files that have left and are more than were taken lately, of which `soon` or
         more stay. To be called with each record."""
-        while len(self.left) > self.used:
-            self._remove_one_that_has_left()
+        self._remove_left(self.used)
         # Half, and not none: of two records one may come before a file is taken, or leaves.
         self.used = max(self.used // 2, min(self.used, soon))
 
-    def _remove_one_that_has_left(self) -> None:
-        with contextlib.suppress(IndexError, StorageError):  # the next opening removes it
-            files.remove(self._files.paths.spare(self.left.pop(0)))
+    def _remove_left(self, kept: int) -> None:
+        while len(self.left) > kept:
+            with contextlib.suppress(IndexError, StorageError):  # the next opening removes it
+                files.remove(self._files.paths.spare(self.left.pop(0)))
 
     def keep(self, wanted: int, *, prepared: bool) -> None:
         """Have that many ready, `prepared` for writing to their mappings."""
@@ -141,11 +141,9 @@ class SpareFiles:
     def remove(self) -> None:
         """There are none from here on."""
         self._ended = True
-        while self.ready or self.placed or self.left:
+        self._remove_left(0)
+        while self.ready or self.placed:
             # Taken out first: Ctrl-C may come behind the removal, and rows be added after all.
-            if self.left:
-                path = self._files.paths.spare(self.left.pop())
-            else:
-                path = (self.ready.pop() if self.ready else self.placed.popitem()[1]).path
+            spare = self.ready.pop() if self.ready else self.placed.popitem()[1]
             with contextlib.suppress(StorageError):  # the next opening removes it
-                files.remove(path)
+                files.remove(spare.path)

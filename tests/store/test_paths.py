@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from diskreplay.errors import InvalidInputError, StorageError
-from diskreplay.store.paths import file_system, identity, is_in_memory, is_remote, resolved
+from diskreplay.store.paths import (
+    file_system,
+    identity,
+    is_in_memory,
+    is_of_one_machine,
+    is_remote,
+    resolved,
+)
 
 
 class Directory(os.PathLike):
@@ -144,7 +151,10 @@ def test_a_file_system_in_memory():
         kinds = {point: kind for _device, point, kind, *_rest in map(str.split, file)}
     if kinds.get("/dev/shm") == "tmpfs":
         assert is_in_memory("/dev/shm")
+        assert is_of_one_machine("/dev/shm")
     assert not is_in_memory("/proc")
+    assert not is_of_one_machine("/proc")
+    assert not is_of_one_machine("/gone/deep")
     assert not is_in_memory("/gone/deep")
 
 

@@ -219,20 +219,6 @@ def test_files_that_are_not_wanted_any_more_are_given_back(again, tmp_path):
 
 
 @needs_leases
-def test_one_that_the_system_refuses_is_removed_and_a_new_one_made(again, tmp_path, monkeypatch):
-    def refused(path, size):
-        raise DiskFullError(errno.ENOSPC, "no space left", str(path))
-
-    for i in range(3):
-        leave(again, tmp_path / f"c.{i}")
-    for i in range(3):
-        again.take_back(tmp_path / f"c.{i}")
-    monkeypatch.setattr(files, "blank", refused)
-    assert not again.take(tmp_path / "d.0").array.any()
-    assert again.left == names(again) == []
-
-
-@needs_leases
 def test_ctrl_c_loses_none(again, tmp_path, monkeypatch):
     def interrupted(path, size):
         raise KeyboardInterrupt

@@ -88,7 +88,7 @@ def measure(name: str, where: Path) -> dict[str, float]:
         "of all threads": used / (steps - 1) / envs,
         "longest add": max(taken[1:]),
     }
-    if (turned := taken[capacity // envs + 1 :]) and steps > 2000:
+    if len(turned := taken[capacity // envs + 1 :]) >= 1000:
         found["once the ring has turned"] = sum(turned) / len(turned) / envs
         found["the last thousand of them"] = sum(taken[-1000:]) / 1000 / envs
         found["their median"] = median(taken[-1000:]) / envs
