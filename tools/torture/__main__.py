@@ -100,6 +100,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--settings", type=int, nargs="+", metavar="N", help="only these, from 0")
     add("--again", type=int, default=500, metavar="N", help="second cuts after each N-th opening")
     add("--workers", type=int, default=os.cpu_count() or 1)
+    add = command("blackout", "cut the power under ext4, XFS and btrfs, in images that root mounts")
+    add("--file-systems", nargs="+", metavar="NAME", help="only these (default: all there are)")
+    add("--settings", type=int, nargs="+", metavar="N", help="only these, from 0")
+    add("--rounds", type=int, default=10, metavar="N", help="of each, others (default: 10)")
+    add("--cuts", type=int, default=12, metavar="N", help="in each round (default: 12)")
+    add("--seed", type=int, default=0)
+    add("--workers", type=int, default=os.cpu_count() or 1)
     add = command("failing", "let each system call of each operation fail in turn")
     add("--every", type=int, default=1, metavar="N", help="only each N-th of all these")
     add("--workers", type=int, default=os.cpu_count() or 1)
@@ -126,7 +133,7 @@ def main() -> int:
 
         if command in steps:
             options["advance"] = advance
-        elif command in ("crowd", "endurance", "growth", "memory", "power", "savers"):
+        elif command in ("blackout", "crowd", "endurance", "growth", "memory", "power", "savers"):
             options["say"] = say
         figures = module.run(**options)
     about = {

@@ -106,6 +106,7 @@ def _warm_up(base: Path) -> None:
             warm.write,
             warm.load,
             warm.evict,
+            warm.clear,
             warm.reopen,
         ):
             call()
@@ -267,7 +268,7 @@ class Witness:
         data, size = b"", Message.size(self.life.num_envs)
         wanted = self.rng.choice(
             (None, None, None, writer.OPEN, writer.FLUSH, writer.SAVE, writer.LOAD, writer.REOPEN,
-             writer.EXTEND, writer.WRITE, writer.PART, writer.PART, writer.EVICT)
+             writer.EXTEND, writer.WRITE, writer.PART, writer.PART, writer.EVICT, writer.CLEAR)
         )  # fmt: skip
         moments = self.rng.randrange(1, 3)
         # An action that is waited for comes after some hundred calls: on a busy machine, late.
@@ -314,9 +315,8 @@ class Witness:
             elif message.action == writer.SAVE:
                 self._keep(message.suffix, self.copy)
                 self.known.ranks = self.copy.ranks
-            elif message.action == writer.LOAD:
-                self.known = self.saved[message.suffix].copy()
-                self.known.cut()
+            elif message.action in (writer.LOAD, writer.CLEAR):
+                self._put_in_place(message)
                 self.known.forget_missing()
             elif message.action == writer.EVICT:
                 self.known.first = self.known.let_go(message.suffix)
@@ -330,6 +330,14 @@ class Witness:
             if not is_beside and tuple(self.known.counts) != message.counts:
                 raise Lost(f"{message} is not what was expected: {self.known.counts}")
         return list(under_way.values())
+
+    def _put_in_place(self, message: Message) -> None:
+        """A checkpoint, or nothing, took the place of all rows."""
+        if message.action == writer.LOAD:
+            self.known = self.saved[message.suffix].copy()
+        else:
+            self.known = Known(self.life.num_envs)
+        self.known.cut()
 
     def _take_copy(self, counts: tuple[int, ...], adding: Message | None, kept: int) -> None:
         """What is saved has these rows, of a moment since the save began, while each env kept so
@@ -398,9 +406,9 @@ class Witness:
         """All that was acknowledged has to be there, and at most the call under way. Each env kept
         so many rows `before`, while they were added."""
         found, acknowledged = bounds[:, 1].tolist(), self.known.counts
-        if pending and pending.action == writer.LOAD and tuple(found) == pending.counts:
-            self.known = self.saved[pending.suffix].copy()
-            self.known.cut()
+        is_other = pending and pending.action in (writer.LOAD, writer.CLEAR)
+        if is_other and tuple(found) == pending.counts:
+            self._put_in_place(pending)
         elif pending and pending.action in writer.ADDING:
             for env, (rows, low, high) in enumerate(
                 zip(found, acknowledged, pending.counts, strict=True)

@@ -205,6 +205,8 @@ class Examiner:
                 )
             elif any(f > most for f, most in zip(first, left, strict=True)):
                 trouble.append(f"rows begin at {first}, not at {left} or before")
+            elif any(f < its for f, its in zip(first, allowed.gone or first, strict=True)):
+                trouble.append(f"rows begin at {first}, and those before {allowed.gone} had left")
             else:
                 rows = [of_env[:n] for of_env, n in zip(allowed.rows, count, strict=True)]
                 difference = (

@@ -39,6 +39,9 @@ SETTINGS = (
             large=True, seed=8),
     Setting("masks, rows written into files, raw", num_envs=3, drift=True, already=100,
             compressor="raw", large=True, many=True, hidden=1024, seed=9),
+    Setting("rows that are let go", num_envs=2, lets_go=True, seed=10),
+    Setting("rows that are let go, raw", num_envs=3, drift=True, compressor="raw", large=True,
+            lets_go=True, seed=11),
 )  # fmt: skip
 
 

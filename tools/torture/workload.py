@@ -80,6 +80,14 @@ class Ranks(NamedTuple):
             for name, found in leaves.items()
         })  # fmt: skip
 
+    def since(self, first: list[int]) -> Ranks:
+        """Those of rows from these on, of each env."""
+        envs = len(first)
+        return Ranks({
+            name: {i: its for i, its in found.items() if i // envs >= first[i % envs]}
+            for name, found in self.sets.items()
+        })  # fmt: skip
+
 
 def ranked(buffer: diskreplay.PrioritizedReplayBuffer) -> diskreplay.Sequences:
     """Its view of sequences with priorities."""
@@ -90,8 +98,9 @@ def ranked(buffer: diskreplay.PrioritizedReplayBuffer) -> diskreplay.Sequences:
 class Allowed:
     """Rows that may be found: of each env at least so many, and at most.
 
-    `first` are rows that had left before: they do not come back when the power takes the rows they
-    left for. Each set of priorities is as one of `ranks` has it, whole. The latent of a row, by its
+    Rows before `first` may have left, beside those that left for newer ones: they do not come back
+    when the power takes the rows they left for. Those before `gone` have left. Each set of
+    priorities is as one of `ranks` has it, whole. The latent of a row, by its
     stamp, has parts of some of `versions`, and only its own where that says nothing of it; None:
     they are not looked at.
     """
@@ -100,6 +109,7 @@ class Allowed:
     least: tuple[int, ...]
     most: tuple[int, ...]
     first: tuple[int, ...] | None = None
+    gone: tuple[int, ...] | None = None
     ranks: tuple[Ranks, ...] = ()
     versions: dict[int, frozenset[int]] | None = None
 
@@ -152,6 +162,8 @@ class Setting:
     segment_rows, env_group : int
     hidden : int
         Bytes of a row of the large extra; of a KiB and more, raw rows lie env by env.
+    lets_go : bool
+        Rows also leave by `evict`, `clear` and smaller capacities.
     """
 
     name: str
@@ -166,18 +178,21 @@ class Setting:
     segment_rows: int = 8
     env_group: int | None = None
     hidden: int = 512
+    lets_go: bool = False
 
     @property
     def rows_per_env(self) -> int:
         return 40
 
-    def make(self, path: Path) -> diskreplay.PrioritizedReplayBuffer:
-        """Create or open the store."""
+    def make(
+        self, path: Path, rows_per_env: int | None = None
+    ) -> diskreplay.PrioritizedReplayBuffer:
+        """Create or open the store, with fewer rows of each env if that is said."""
         return diskreplay.PrioritizedReplayBuffer(
             path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
-            capacity=self.rows_per_env * self.num_envs, num_envs=self.num_envs, batch_size=4,
-            compressor=self.compressor, segment_rows=self.segment_rows, seed=3,
-            env_group=self.env_group,
+            capacity=(rows_per_env or self.rows_per_env) * self.num_envs, num_envs=self.num_envs,
+            batch_size=4, compressor=self.compressor, segment_rows=self.segment_rows, seed=3,
+            env_group=self.env_group, shrink=rows_per_env is not None,
             extras={
                 "hidden": ((self.hidden,), "uint8"), "latent": ((LATENTS,), "int64", "mutable"),
             },
@@ -234,6 +249,8 @@ class Workload:
         self.rows: Rows = [[] for _ in range(setting.num_envs)]
         self.saved: dict[str, Rows] = {}
         self._durable = [0] * setting.num_envs
+        self._first = self._gone = [0] * setting.num_envs  # may have left, and have
+        self._firsts: dict[str, list[int]] = {}  # of checkpoints
         self._next_step = [0] * setting.num_envs
         self._stamp = 0
         self._retired: dict[str, Rows] = {}  # that they went need not be durable yet
@@ -267,6 +284,10 @@ class Workload:
             self.save, self.save_again, self.load, self.reopen, self.update, self.update, self.many,
             self.write, self.write, self.part, self.part,
         ]  # fmt: skip
+        if self.setting.lets_go:
+            more = [self.evict, self.burst, self.flush, self.shrink, self.burst, self.evict]
+            once[12:12], often = [*more, self.save, self.clear, self.burst, self.idle], often + more
+            often += [self.clear]
         for step in range(self.setting.steps):
             (once[step] if step < len(once) else self.chance.choice(often))()
         self.close()
@@ -279,8 +300,9 @@ class Workload:
 
     def _now(self, name: str, *also: Allowed, **more) -> None:
         live = Allowed(
-            self.rows, tuple(self._durable), self._most, ranks=self._ranks, versions=self._versions
-        )
+            self.rows, tuple(self._durable), self._most, tuple(self._first), tuple(self._gone),
+            self._ranks, self._versions,
+        )  # fmt: skip
         saved = {suffix: (rows,) for suffix, rows in (self._retired | self.saved).items()}
         promise = {"saved": saved, "present": frozenset(self.saved)} | more
         self._tell(Promise(name, (live, *also), **promise))
@@ -294,6 +316,7 @@ class Workload:
     def _all_durable(self) -> None:
         """Flush and close promise this, whatever the record says; and what was written again."""
         self._versions = {stamp: frozenset([last]) for stamp, last in self._latest.items()}
+        self._gone = self._first
         assert self._durable == list(self._most)
 
     def _rank(self) -> Ranks:
@@ -411,6 +434,50 @@ class Workload:
             self.buffer.end_episode(np.arange(self.setting.num_envs) == env)
         self.extend(env, self.chance.randint(1, 12))
 
+    def evict(self) -> None:
+        """Old rows of each env leave, of some of them none."""
+        kept = [self.chance.randint(1, self.setting.rows_per_env) for _ in self.rows]
+        first = [max(size - n, 0) for size, n in zip(self._most, kept, strict=True)]
+        self._let_go(first)
+        self._now("evict")
+        self.buffer.evict(first)
+        self._done("evict")
+
+    def _let_go(self, first: list[int]) -> None:
+        self._first = list(map(max, self._first, first))
+
+    def shrink(self) -> None:
+        """Rows leave since the capacity is smaller, and stay away when it is what it was."""
+        self.close()
+        kept = self.chance.randint(self.setting.segment_rows, self.setting.rows_per_env)
+        self._let_go([size - kept for size in self._most])
+        # What is let go loses its priority first, and then may be back.
+        self._ranks = (*self._ranks, self._ranks[-1].since(self._first))
+        self._now("shrink")
+        self.buffer = self.setting.make(self.store, kept)
+        ranked(self.buffer)
+        self._next_step = [0] * self.setting.num_envs
+        self._done("shrink")
+        self.add()
+        self._let_go([size - kept for size in self._most])
+        self.reopen()
+
+    def clear(self) -> None:
+        nothing: Rows = [[] for _ in self.rows]
+        none = (0,) * len(nothing)
+        self._now("clear", Allowed(nothing, none, none, versions={}))
+        self.buffer.clear()
+        self.buffer._rows.store.finish_clearing()
+        self._start_from(nothing, [0] * len(nothing))
+        self._done("clear")
+
+    def _start_from(self, rows: Rows, first: list[int]) -> None:
+        """These rows are all there are from here on, and durable."""
+        self.rows, self._durable = rows, list(map(len, rows))
+        self._first = self._gone = first
+        self._latest, self._versions = {}, {}
+        self._next_step = [0] * self.setting.num_envs
+
     def extend(self, env: int, size: int) -> None:
         """Many rows of one env at once."""
         rows = [self._row(env) for _ in range(size)]
@@ -466,6 +533,7 @@ class Workload:
         self.saved[suffix] = [
             [row._replace(version=self._version(row)) for row in rows] for rows in self.rows
         ]
+        self._firsts[suffix] = self._first
         for number in sorted(self.saved, key=int)[:-KEPT]:
             self._retired[number] = self.saved.pop(number)
         both = (self.saved[suffix], *([before[suffix]] if suffix in before else []))
@@ -484,11 +552,10 @@ class Workload:
         suffix = self.chance.choice(sorted(self.saved))
         rows = [list(of_env) for of_env in self.saved[suffix]]
         size, ranks = tuple(map(len, rows)), self._ranks_of[suffix]
-        self._now("load", Allowed(rows, size, size, ranks=(ranks,), versions={}))
+        first = self._firsts[suffix]
+        self._now("load", Allowed(rows, size, size, tuple(first), tuple(first), (ranks,), {}))
         self.buffer.load(self.checkpoints, suffix)
         self._ranked(ranks)
         self.buffer._rows.store.finish_clearing()
-        self.rows, self._durable = rows, list(size)
-        self._latest, self._versions = {}, {}
-        self._next_step = [0] * self.setting.num_envs
+        self._start_from(rows, first)
         self._done("load")

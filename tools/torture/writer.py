@@ -20,9 +20,9 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.store import raw_column, spare_files
 
-OPEN, ADD, EXTEND, FLUSH, SAVE, LOAD, REOPEN, WRITE, PART, EVICT = range(10)
+OPEN, ADD, EXTEND, FLUSH, SAVE, LOAD, REOPEN, WRITE, PART, EVICT, CLEAR = range(11)
 NAMES = (
-    "open", "add", "extend", "flush", "save", "load", "reopen", "write", "part", "evict",
+    "open", "add", "extend", "flush", "save", "load", "reopen", "write", "part", "evict", "clear",
 )  # fmt: skip
 ADDING = frozenset((ADD, EXTEND, PART))
 BESIDE = frozenset((FLUSH, SAVE, WRITE))  # what another thread may do while rows are added
@@ -155,7 +155,15 @@ class Writer:
         for env, count in enumerate(self.counts):
             if content.is_final(env, count):  # the last writer was killed inside an `extend`
                 self.extend(env, 1)
-        others = [self.load, self.reopen, self.evict]
+        others = [
+            self.load,
+            self.load,
+            self.reopen,
+            self.reopen,
+            self.evict,
+            self.evict,
+            self.clear,
+        ]
         beside = [self.flush, self.save, self.save, *[self.write] * 3]
         if self.life.threads:
             seed = self.rng.randrange(2**32)
@@ -323,6 +331,16 @@ class Writer:
         self.counts = self.told = list(self.suffixes[suffix])
         self.steps = [0] * self.life.num_envs
         self.tell(DONE, LOAD, self.counts, suffix)
+
+    def clear(self) -> None:
+        if not any(self.counts):
+            return  # as of `load`
+        none = [0] * self.life.num_envs
+        self.tell(BEGUN, CLEAR, none)
+        self.buffer.clear()
+        self.counts = self.told = none
+        self.steps = list(none)
+        self.tell(DONE, CLEAR, none)
 
     def reopen(self) -> None:
         self.rank()
