@@ -19,6 +19,7 @@ from diskreplay.errors import (
     RemoteUnavailableError,
     StorageError,
 )
+from diskreplay.remote import refusals
 from diskreplay.remote.bucket import Bucket, Missing
 from diskreplay.remote.document import Document, Part, sha256_of
 from diskreplay.remote.source import is_sound
@@ -144,8 +145,8 @@ class Fetcher:
                     )
             except Missing:
                 raise CorruptCheckpointError(f"{where}: missing; pull another checkpoint") from None
-            except RemoteUnavailableError:
-                if last:
+            except RemoteUnavailableError as error:
+                if last or refusals.was_repeated(error):
                     raise
                 continue
             break
