@@ -239,8 +239,8 @@ class SchemaError(StoreError, ValueError):
 class LockedError(StoreError):
     """Another writer holds the store.
 
-    Cause: A process that lives has the store open for writing: the text names it. A notebook
-    that still holds a buffer counts, and so does this process.
+    Cause: A process that lives has the store open for writing: the text names it. A notebook that
+    still holds a buffer counts, and so does this process. Or an export to this suffix is under way.
 
     Remedy: Close the other one, or open with `mode="r"` to read beside it. A killed writer
     leaves no lock behind. In one process `diskreplay.shared` gives each caller the same buffer.

@@ -7,7 +7,6 @@ Dataset is published in this form. Where frames are stacked, zero rows precede e
 """
 
 import os
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
+from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles, numbers
 from diskreplay.convert.gz_writing import write
 from diskreplay.convert.importer import Progress
 from diskreplay.convert.output import new_store
@@ -26,7 +25,6 @@ from diskreplay.naming import extra_names
 from diskreplay.opening import open as open_buffer
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.spaces import box
-from diskreplay.store import files
 from diskreplay.store.paths import local
 
 __all__ = ["newest", "read", "write"]
@@ -53,11 +51,7 @@ def newest(directory: str | os.PathLike[str]) -> int | None:
     int or None
         None if there is none.
     """
-    pattern = re.compile(r"add_count_ckpt\.(\d+)\.gz")
-    directory = local(directory, "directory")
-    paths = files.listed(directory) if files.is_dir(directory) else []
-    matches = (pattern.fullmatch(path.name) for path in paths)
-    return max((int(match[1]) for match in matches if match), default=None)
+    return max(numbers(local(directory, "directory")), default=None)
 
 
 class Found(NamedTuple):

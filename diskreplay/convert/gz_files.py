@@ -1,5 +1,18 @@
-"""The files of one checkpoint of ReAgent or Dopamine."""
+"""The files of one checkpoint of ReAgent or Dopamine.
 
+::
+
+    {name}_ckpt.{suffix}.gz    what the originals read, and write
+    .ckpt.{suffix}.lock        held (flock) by the export that is under way
+    .ckpt.{suffix}.new/        files of the same names, while they are written
+    .ckpt.{suffix}.whole/      the same, when all of them are there, until all are in their places
+
+Where ``add_count`` is among the first, they are the checkpoint; else those in ``.whole`` are. It is
+the first file that goes and the last one that comes, so a kill at any moment leaves the old
+checkpoint or the new one. The originals read none without an ``add_count``; what they write counts.
+"""
+
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,20 +20,34 @@ from pathlib import Path
 
 import numpy as np
 
+from diskreplay import signals
 from diskreplay.convert.npy_gz import NpyGzReader, gzipped, read_gz
 from diskreplay.convert.output import making
 from diskreplay.convert.unpickling import MOST_PICKLED, unpickled
-from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError
-from diskreplay.store import checkpoint_names, files
+from diskreplay.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    LockedError,
+    StorageError,
+)
+from diskreplay.store import checkpoint_names, file_locks, files
 from diskreplay.store.paths import local
 
 STORE_PREFIX = "$store$_"
 """Of the names of files of elements, as in Dopamine."""
 _COUNT = "add_count"
 _ATTRIBUTES = (_COUNT, "invalid_range", "episode_end_indices", "sum_tree")
+_NUMBERED = re.compile(r"add_count_ckpt\.(\d+)\.gz|\.ckpt\.(\d+)\.whole")
 _NAME = r"((?:(?!_ckpt\.).)+)"  # else the suffix 1 would have files of the suffix x_ckpt.1
 _CHUNK_BYTES = 4 << 20
 _MOST_ARRAY = 1 << 30  # bytes of an array that is no column
+
+
+def numbers(directory: Path) -> list[int]:
+    """The suffixes that are numbers of the checkpoints in a directory."""
+    paths = files.listed(directory) if files.is_dir(directory) else []
+    matches = (_NUMBERED.fullmatch(path.name) for path in paths)
+    return [int(match[1] or match[2]) for match in matches if match]
 
 
 class GzFiles:
@@ -30,10 +57,22 @@ class GzFiles:
     def __init__(self, directory: str | os.PathLike[str], suffix: int | str) -> None:
         self.directory = local(directory, "directory")
         self.suffix = checkpoint_names.checked_suffix(suffix)
+        self._new, self._whole, self._lock = (
+            self.directory / f".ckpt.{self.suffix}.{of}" for of in ("new", "whole", "lock")
+        )
 
     def path(self, name: str) -> Path:
         """Where the file of this name is, or would be."""
-        return self.directory / f"{name}_ckpt.{self.suffix}.gz"
+        return self._current() / self._named(name)
+
+    def _named(self, name: str) -> str:
+        return f"{name}_ckpt.{self.suffix}.gz"
+
+    def _current(self) -> Path:
+        """The directory that the files are read from."""
+        if files.is_file(self.directory / self._named(_COUNT)) or not files.is_dir(self._whole):
+            return self.directory
+        return self._whole
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -41,14 +80,12 @@ class GzFiles:
 
     def columns(self) -> list[str]:
         """Names of the stored columns, in alphabetical order."""
-        return sorted(self._names(STORE_PREFIX))
+        return self._columns(self._current())
 
-    def _names(self, before: str, after: str = "") -> list[str]:
-        """What stands in the names of files between `before` and the suffix."""
-        end = re.escape(f"_ckpt.{self.suffix}.gz{after}")
-        pattern = re.compile(re.escape(before) + _NAME + end)
-        paths = files.listed(self.directory) if files.is_dir(self.directory) else []
-        return [match[1] for path in paths if (match := pattern.fullmatch(path.name))]
+    def _columns(self, directory: Path) -> list[str]:
+        pattern = re.compile(re.escape(STORE_PREFIX) + _NAME + re.escape(self._named("")))
+        paths = files.listed(directory) if files.is_dir(directory) else []
+        return sorted(match[1] for path in paths if (match := pattern.fullmatch(path.name)))
 
     def check_present(self, names: Iterable[str]) -> None:
         """Raise a `CheckpointNotFoundError` that names the first missing file."""
@@ -128,39 +165,85 @@ class GzFiles:
     def write(self, contents: Mapping[str, Iterable[bytes]]) -> None:
         """Write a file for each name, durably; `contents` are the bytes before compression.
 
-        They are all written beside first, so an error leaves what was there. Then they take its
-        place: a kill amid that leaves no `add_count`, without which nobody reads the other files.
-        Else it would leave new columns beside old ones.
+        An error while they are written leaves what was there, and so does a kill. What comes later
+        leaves the new files, in their places or not: see above. A `LockedError` while another
+        export to this suffix is under way.
         """
-        with making(self.directory):
-            self._write(contents)
-        files.sync_dirs([self.directory])
+        with making(self.directory), self._alone():
+            if self._current() == self._whole:  # of an export that was killed
+                self._put_in_place()
+            files.remove_tree(self._whole)
+            files.remove_tree(self._new)
+            try:
+                files.make_dirs(self._new)
+                for name, pieces in contents.items():
+                    files.write(self._new / self._named(name), gzipped(pieces))
+                files.sync([*files.listed(self._new), self._new])
+                files.rename(self._new, self._whole)
+            except BaseException:
+                files.remove_tree(self._new)
+                raise
+            self._put_in_place()
 
-    def _write(self, contents: Mapping[str, Iterable[bytes]]) -> None:
-        for name in self._names(".", ".tmp"):
-            files.remove(self._beside(name))  # of a process that was killed
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse another export to this suffix for the block."""
+        held = None
         try:
-            for name, pieces in contents.items():
-                files.write(self._beside(name), gzipped(pieces))
-            files.sync(map(self._beside, contents))
-            self.remove([_COUNT])
-            files.sync_dirs([self.directory])
-            there = [*_ATTRIBUTES, *(STORE_PREFIX + name for name in self.columns())]
-            self.remove(name for name in there if name not in contents)
-            for name in contents:
-                if name != _COUNT:
-                    files.rename(self._beside(name), self.path(name))
-            files.sync_dirs([self.directory])
-            if _COUNT in contents:
-                files.rename(self._beside(_COUNT), self.path(_COUNT))
+            with signals.undisturbed():  # after Ctrl-C amid it nobody would know of the lock
+                held = self._hold()
+            yield
         finally:
-            for name in contents:
-                files.remove(self._beside(name))
+            if held is not None:
+                try:
+                    files.remove(self._lock)
+                finally:
+                    file_locks.unlock(held)
 
-    def _beside(self, name: str) -> Path:
-        return self.directory / f".{self.path(name).name}.tmp"
+    def _hold(self) -> int | None:
+        try:
+            while (held := file_locks.try_lock(self._lock)) is not None:
+                if files.is_at(held, self._lock):
+                    return held
+                file_locks.unlock(held)  # of an export that has ended since
+        except StorageError as error:
+            if error.errno not in file_locks.NO_LOCKS:
+                raise
+            return None  # nobody can tell
+        raise LockedError(
+            f"{self.directory}: another export of a checkpoint with the suffix {self.suffix} is "
+            "under way there; wait for its end, or choose another suffix or directory"
+        )
+
+    def _put_in_place(self) -> None:
+        """Put the files of a checkpoint that is whole where the originals look for them; after a
+        kill amid it, what is left to do."""
+        files.sync_dirs([self.directory])
+        self._remove([_COUNT])
+        files.sync_dirs([self.directory])
+        columns = (STORE_PREFIX + name for name in self._columns(self.directory))
+        self._remove([*_ATTRIBUTES, *columns])
+        *others, count = sorted(
+            files.listed(self._whole), key=lambda path: path.name == self._named(_COUNT)
+        )
+        for paths in (others, [count]):
+            for path in paths:
+                place = self.directory / path.name
+                files.remove(place)
+                if not files.link(path, place):
+                    files.copy(path, place)
+                    files.sync([place])
+            files.sync_dirs([self.directory])
+        files.rename(self._whole, self._new)
+        files.sync_dirs([self.directory])
+        files.remove_tree(self._new)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove these files, as far as they are there."""
+        """Remove these files, as far as they are there, and what a killed export has left."""
+        files.remove_tree(self._whole)
+        files.remove_tree(self._new)
+        self._remove(names)
+
+    def _remove(self, names: Iterable[str]) -> None:
         for name in names:
-            files.remove(self.path(name))
+            files.remove(self.directory / self._named(name))

@@ -62,9 +62,12 @@ def write(
     Raises
     ------
     InvalidInputError, SuffixError
+    LockedError
+        Another export to this suffix is under way.
     StorageError
-        No half-written file is left; what was there before under this suffix is. A kill while the
-        files take their places leaves a checkpoint without ``add_count``, which is refused.
+        No half-written file is left; what was there before under this suffix is. A kill leaves
+        either that or the new checkpoint: `load`, `read` and the next export find it. While the
+        files take their places there is no ``add_count``, without which the originals read none.
 
     Notes
     -----

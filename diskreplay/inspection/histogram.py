@@ -3,6 +3,7 @@
 import numpy as np
 
 _LARGEST = np.finfo(float).max
+_LARGE, _SCALE = 1e150, 2.0**-600  # the square of what is larger may be no number
 
 
 def histogram(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -30,3 +31,9 @@ def histogram(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
         except ValueError:  # too many bins for that range
             pass
     return np.array([len(values)]), np.nextafter([low, high], [-_LARGEST, _LARGEST])
+
+
+def scale_of(low: float, high: float) -> float:
+    """What values from `low` to `high` are multiplied by before they, or their squares, are added
+    up: 1, or a power of 2 where a sum of them may be no number."""
+    return _SCALE if max(-low, high) > _LARGE else 1.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.inspection.histogram import scale_of
 from diskreplay.inspection.retained import read_rows
 
 _PART_BYTES = 4 << 20
@@ -142,7 +143,7 @@ def _profile(buffer: ReplayBuffer, field: str, most_bytes: int | None) -> FieldP
     shape, dtype = buffer.fields[field]
     finals = field in _OF_ALL_ROWS or field.split("/")[0] == "observation"
     rows = values = zeros = not_finite = 0
-    total, low, high = 0.0, np.inf, -np.inf
+    total, scale, low, high = 0.0, 1.0, np.inf, -np.inf
     for part in values_of(buffer, field, finals=finals, most_bytes=most_bytes):
         rows += len(part)
         values += part.size
@@ -153,7 +154,9 @@ def _profile(buffer: ReplayBuffer, field: str, most_bytes: int | None) -> FieldP
             part = finite
         if part.size:
             low, high = min(low, part.min().item()), max(high, part.max().item())
-            total += float(part.sum(dtype=np.float64))
+            if scale == 1.0 and (scale := scale_of(low, high)) != 1.0:
+                total *= scale
+            total += float((part if scale == 1.0 else part * scale).sum(dtype=np.float64))
     seen = values - not_finite
     return FieldProfile(
         shape=shape,
@@ -161,7 +164,7 @@ def _profile(buffer: ReplayBuffer, field: str, most_bytes: int | None) -> FieldP
         rows=rows,
         min=low + 0 if seen else None,  # a bool counts as a number
         max=high + 0 if seen else None,
-        mean=total / seen if seen else None,
+        mean=min(max(total / seen / scale, low), high) if seen else None,
         zeros=zeros / values if values else None,
         not_finite=not_finite,
     )

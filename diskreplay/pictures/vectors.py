@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.inspection.histogram import histogram
+from diskreplay.inspection.histogram import histogram, scale_of
 from diskreplay.inspection.plain import plain
 from diskreplay.inspection.retained import ids_at
 from diskreplay.pictures.channels import Channel, channels_of, values_of
@@ -74,13 +74,16 @@ def _component(rows: np.ndarray, values: np.ndarray) -> dict[str, Any]:
     if not len(kept):
         return {"not_finite": len(values), "histogram": None, "time": None}
     counts, edges = histogram(kept, _BINS)
+    least, most = kept.min(), kept.max()
+    scale = scale_of(least, most)
+    kept = kept if scale == 1.0 else kept * scale
     groups = np.array_split(np.arange(len(kept)), min(_GROUPS, len(kept)))
-    low, middle, high = np.array([np.quantile(kept[g], _QUANTILES) for g in groups]).T
+    low, middle, high = np.array([np.quantile(kept[g], _QUANTILES) for g in groups]).T / scale
     return {
-        "min": kept.min(),
-        "max": kept.max(),
-        "mean": kept.mean(),
-        "std": kept.std(),
+        "min": least,
+        "max": most,
+        "mean": kept.mean() / scale,
+        "std": kept.std() / scale,
         "not_finite": int((~finite).sum()),
         "histogram": {"edges": edges, "counts": counts},
         "time": {

@@ -306,8 +306,8 @@ class Bucket:
             try:
                 with self._explained(key, doing):
                     return ask()
-            except RemoteUnavailableError:
-                if not left:
+            except RemoteUnavailableError as error:
+                if not left or refusals.was_repeated(error):
                     raise
         raise AssertionError("the last try returns or raises")
 

@@ -103,6 +103,15 @@ class FencedObject(Generic[Found]):
             data, tag = self.bucket.get(self._key, _MOST_BYTES)
         except Missing:
             return self._empty(), ""
+        except RemoteError as error:
+            if error.strerror is None or not error.strerror.endswith(f"({refusals.DENIED[1]})"):
+                raise
+            raise RemoteError(
+                error.errno,
+                f"{error.strerror}. Or nothing is published there yet: without the right to list "
+                "the bucket (s3:ListBucket) S3 does not tell, and the first push needs it",
+                error.filename,
+            ) from None
         return self._parse(data, self.bucket.where(self._key)), tag
 
     def read_to_write(self) -> tuple[Found, str]:

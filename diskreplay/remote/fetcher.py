@@ -19,12 +19,14 @@ from diskreplay.errors import (
     RemoteUnavailableError,
     StorageError,
 )
+from diskreplay.remote import refusals
 from diskreplay.remote.bucket import Bucket, Missing
 from diskreplay.remote.document import Document, Part, sha256_of
 from diskreplay.remote.source import is_sound
 from diskreplay.store import checkpoint_names, codec, files, machine, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.outside import check_outside
+from diskreplay.store.paths import is_in_memory
 from diskreplay.store.system_errors import explained
 
 _TRIES = 4
@@ -75,7 +77,7 @@ class Fetcher:
     def _check_sizes(self, wanted: Document, contents: Manifest, directory: Path) -> None:
         """Refuse files that cannot be. Zeros at a file's end take no room in the store, so somebody
         else's manifest may name any length, and who reads such a file later never gets to its end.
-        Not what is free counts: these zeros are a hole in the file here, too."""
+        Not what is free counts: these zeros are a hole in the file here, too, but in memory."""
         there = files.nearest(directory)
         with explained(there, "cannot look at the file system"):
             most = shutil.disk_usage(there).total
@@ -120,6 +122,8 @@ class Fetcher:
                     "pull another checkpoint"
                 )
             files.write(build / name, [piece], length=size)
+            if size > part.length and is_in_memory(build):
+                _allocate(build / name, size)
 
     def checked(self, key: str, length: int) -> memoryview:
         """The bytes of an object, if they are those that it is named by. A `CorruptCheckpointError`
@@ -141,8 +145,8 @@ class Fetcher:
                     )
             except Missing:
                 raise CorruptCheckpointError(f"{where}: missing; pull another checkpoint") from None
-            except RemoteUnavailableError:
-                if last:
+            except RemoteUnavailableError as error:
+                if last or refusals.was_repeated(error):
                     raise
                 continue
             break
@@ -165,6 +169,17 @@ class Fetcher:
             f"{machine.memory():,}; do it where there is more",
             where,
         )
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Have the hole at a file's end allocated. On a file system in memory it needs room once it is
+    read, and where there is none, who reads it through a mapping gets a SIGBUS."""
+    fd = files.open_to_write(path)
+    try:
+        with explained(path, "cannot allocate the file"):
+            files.promise(fd, size)
+    finally:
+        files.close(fd)
 
 
 def _is_there(target: Path, wanted: Document) -> bool:

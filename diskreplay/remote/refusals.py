@@ -63,6 +63,7 @@ _REASONS = (
         "credentials",
     ),
 )  # fmt: skip
+_REPEATED = re.compile(r"\bafter \d+ retries, max_retries: \d+, retry_timeout: ")
 _ASKED_FOR_A_TOKEN = re.compile(r"169\.254\.169\.254|performing token request")
 # All that a server has sent is behind this.
 _ANSWER = re.compile(
@@ -111,6 +112,12 @@ def is_denied(error: OSError) -> bool:
     """Whether one of ours says that something is not allowed. Without the right to list, S3 answers
     so, too, of an object that is not there."""
     return error.errno == DENIED[0]
+
+
+def was_repeated(error: OSError) -> bool:
+    """Whether one of ours says that the client has made the request again and again, as a server
+    did not answer; not where a body was cut, which the client leaves to us."""
+    return _REPEATED.search(error.strerror or "") is not None
 
 
 def later(error: BaseException) -> str:

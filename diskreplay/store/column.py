@@ -63,7 +63,7 @@ class Column(Generic[AnySegment]):
 
     @property
     def mappings(self) -> list[Mapping]:
-        return [segment.mapping for segment in self.segments.mapped.values()]
+        return [segment.mapping for segment in list(self.segments.mapped.values())]
 
     def move(self, before: Path) -> None:
         """The store's directory, which was `before`, has moved. Cannot fail."""

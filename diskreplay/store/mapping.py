@@ -38,11 +38,13 @@ class Mapping:
         The file; a renamed file keeps its mapping, and the owner updates `path`.
     address, size : int
         Where the bytes are, and how many.
+    length : int
+        Of the file, when it was mapped.
     array : ndarray of uint8
         The bytes. Views of it keep the mapping alive.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "address", "path", "size")
+    __slots__ = ("__array_interface__", "__weakref__", "address", "length", "path", "size")
 
     def __init__(self, path: Path, fd: int, size: int, *, writable: bool) -> None:
         self.address = 0
@@ -52,7 +54,7 @@ class Mapping:
             if address == _FAILED:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))
-        self.path, self.address, self.size = path, address, size
+        self.path, self.address, self.size, self.length = path, address, size, size
         self.__array_interface__ = {
             "data": (address, not writable), "shape": (size,), "typestr": "|u1", "version": 3,
         }  # fmt: skip
@@ -110,13 +112,24 @@ class Mapping:
                 with explained(path, "cannot allocate the segment"):
                     found = max(found, grown or 0)
                     files.promise(fd, found)
-            return cls(path, fd, found if most is None else max(most, found), writable=writable)
+            size = found if most is None else max(most, found)
+            mapping = cls(path, fd, size, writable=writable)
+            mapping.length = found
+            return mapping
         finally:
             os.close(fd)
 
     @property
     def array(self) -> np.ndarray:
         return np.asarray(self)
+
+    def is_cut(self) -> bool:
+        """Whether the file at its path is shorter now: if it is the same one, to read what is gone
+        kills the process."""
+        try:
+            return os.stat(self.path).st_size < min(self.length, self.size)
+        except OSError:  # one that was removed is read as before
+            return False
 
     def prepare(self) -> None:
         """Have the file system take note of every page now.

@@ -114,6 +114,13 @@ class OpenStore:
 
     # -- columns
 
+    def is_cut(self) -> bool:
+        """Whether somebody has cut a file that is mapped, see `Mapping.is_cut`. A microsecond or
+        two for each."""
+        mappings = [mapping for column in self.columns.values() for mapping in column.mappings]
+        page = self.page
+        return any(mapping.is_cut() for mapping in [*mappings, *([page.mapping] if page else [])])
+
     @property
     def raw_columns(self) -> list[RawColumn]:
         return [c for c in self.columns.values() if isinstance(c, RawColumn)]

@@ -111,18 +111,20 @@ class StoreReader:
     def _opened(self) -> _Handle:
         self.used = time.monotonic()
         inode = self._there()
-        with self._lock:
-            handle = self._handle
-            if handle is None or handle.inode != inode:
-                self._handle = None
-                opened = _Handle(diskreplay.open(self.store.path), inode)
-                old, self._handle = handle, opened
-            else:
-                old, opened = None, handle
-            opened.users += 1
-        if old is not None:
-            self._drop(old)
-        return opened
+        old = None
+        try:
+            with self._lock:
+                handle = self._handle
+                # To read what is gone of a file that was cut would kill the process. To open the
+                # store is an error then, or finds the file that is there by now.
+                if handle is None or handle.inode != inode or handle.buffer._rows.store.is_cut():
+                    old, self._handle = handle, None
+                    handle = self._handle = _Handle(diskreplay.open(self.store.path), inode)
+                handle.users += 1
+                return handle
+        finally:
+            if old is not None:
+                self._drop(old)
 
     def _drop(self, handle: _Handle) -> None:
         with self._lock:

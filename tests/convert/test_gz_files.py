@@ -1,6 +1,8 @@
 """The files of one checkpoint beside gzip, NumPy and lists."""
 
+import errno
 import gzip
+import os
 import pickle
 import subprocess
 
@@ -12,7 +14,14 @@ from hypothesis import strategies as st
 from diskreplay.convert import gz_files
 from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
 from diskreplay.convert.npy_gz import npy_pieces
-from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError, SuffixError
+from diskreplay.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    LockedError,
+    StorageError,
+    SuffixError,
+)
+from diskreplay.store import file_locks
 from diskreplay.store import files as file_calls
 from tests import processes
 from tests.convert.gz_rings import load_array, save_array
@@ -111,19 +120,22 @@ def test_all_files_are_written_or_none(tmp_path, monkeypatch):
         found.write(contents(2) | {"b": broken()})
     assert [load_array(directory, name, "s").tolist() for name in "ab"] == [[1, 1], [1, 1]]
     assert len(list(directory.iterdir())) == 2
-    synced, renamed = [], []
+    synced, link = [], file_calls.link
     monkeypatch.setattr(file_calls, "sync", lambda paths: synced.append(sorted(paths)))
-    rename = file_calls.rename
 
     def noted(source, target):
         assert synced  # before any is put in its place
-        renamed.append(target.name)
-        rename(source, target)
+        return link(source, target)
 
-    monkeypatch.setattr(file_calls, "rename", noted)
+    monkeypatch.setattr(file_calls, "link", noted)
     found.write(contents(3))
-    assert renamed == ["a_ckpt.s.gz", "b_ckpt.s.gz"]
     assert [load_array(directory, name, "s").tolist() for name in "ab"] == [[3, 3], [3, 3]]
+    synced.clear()
+    monkeypatch.setattr(file_calls, "link", lambda *_paths: False)  # as FAT says
+    found.write(contents(4))
+    assert [load_array(directory, name, "s").tolist() for name in "ab"] == [[4, 4], [4, 4]]
+    assert [directory / "a_ckpt.s.gz"] in synced
+    assert sorted(path.name for path in directory.iterdir()) == ["a_ckpt.s.gz", "b_ckpt.s.gz"]
     found.remove(["a", "c"])
     assert [path.name for path in directory.iterdir()] == ["b_ckpt.s.gz"]
 
@@ -145,7 +157,7 @@ from diskreplay.convert.gz_files import GzFiles
 from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.store import files
 
-made, at, rename, remove = [], int(sys.argv[2]), files.rename, files.remove
+made, at = [], int(sys.argv[2])
 
 def cut(call):
     def cut_call(*arguments):
@@ -155,7 +167,8 @@ def cut(call):
         return call(*arguments)
     return cut_call
 
-files.rename, files.remove = cut(rename), cut(remove)
+for name in ("rename", "remove", "link", "remove_tree", "write", "make_dirs"):
+    setattr(files, name, cut(getattr(files, name)))
 number = np.full(2, 2)
 GzFiles(sys.argv[1], "s").write(
     {name: npy_pieces((2,), number.dtype, [number]) for name in sys.argv[3:]}
@@ -174,42 +187,127 @@ def test_files_of_other_names_do_not_stay_beside_those_that_are_written(tmp_path
     (tmp_path / "ckpt.s").touch()
     (tmp_path / f"{STORE_PREFIX}q_ckpt.t.gz").touch()
     written(tmp_path, NAMES, 1)
-    left = tmp_path / f".{STORE_PREFIX}q_ckpt.s.gz.tmp"
-    left.touch()  # of a process that was killed
+    (tmp_path / ".ckpt.s.new").mkdir()  # of a process that was killed
+    (tmp_path / ".ckpt.s.new" / f"{STORE_PREFIX}q_ckpt.s.gz").touch()
     written(tmp_path, [*NAMES[:2], "add_count"], 2)
     there = {path.name for path in tmp_path.iterdir()}
     names = {f"{name}_ckpt.s.gz" for name in [*NAMES[:2], "add_count"]}
     assert there == names | {"ckpt.s", f"{STORE_PREFIX}q_ckpt.t.gz"}
 
 
-def test_a_kill_leaves_the_old_files_or_the_new_ones_or_no_count(tmp_path):
-    """Never new columns beside old ones that somebody would read."""
-    old, new, found = NAMES, [*NAMES[:2], "add_count"], set()
-    for at in range(40):
+def killed(directory, names, at):
+    """Export and be killed before file operation `at`; whether there are fewer, and it ended."""
+    with processes.Process(KILLED, directory, at, *names, stdout=subprocess.PIPE) as process:
+        return process.stdout.read() == "whole\n"
+
+
+def test_a_kill_leaves_the_old_files_or_the_new_ones(tmp_path):
+    """Never none, and never new columns beside old ones; the originals read those, or none."""
+    old, new, found = NAMES, [*NAMES[:2], "add_count"], []
+    for at in range(60):
         written(tmp_path, old, 1)
-        process = processes.Process(KILLED, tmp_path, at, *new, stdout=subprocess.PIPE)
-        with process:
-            is_whole = process.stdout.read() == "whole\n"
+        is_whole = killed(tmp_path, new, at)
         files = GzFiles(tmp_path, "s")
-        if not files.has("add_count"):
-            with pytest.raises(CheckpointNotFoundError, match=r"killed: export it again$"):
-                files.check_present(new)
-            found.add(None)
-        else:
-            there = {name: files.array(name)[0] for name in NAMES if files.has(name)}
-            assert there in (dict.fromkeys(old, 1), dict.fromkeys(new, 2))
-            found.add(there["add_count"].item())
+        there = {name: files.array(name)[0] for name in NAMES if files.has(name)}
+        assert there in (dict.fromkeys(old, 1), dict.fromkeys(new, 2))
+        files.check_present(new)
+        assert len(files.columns()) == len(there) - 1 - ("sum_tree" in there)
+        in_place = (tmp_path / "add_count_ckpt.s.gz").exists()
+        if in_place:
+            theirs = {n: load_array(tmp_path, n, "s")[0] for n in NAMES if files.has(n)}
+            assert theirs == there
+        found.append((int(there["add_count"]), in_place))
         if is_whole:
             break
     assert is_whole
-    assert found == {None, 1, 2}
+    assert set(found) == {(1, True), (2, False), (2, True)}
+    assert found == [*sorted(found[:-1]), (2, True)]
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}_ckpt.s.gz" for name in new}
+
+
+def first_kill_amid_the_placing(directory):
+    for at in range(60):
+        written(directory, NAMES, 1)
+        assert not killed(directory, NAMES, at)
+        if not (directory / "add_count_ckpt.s.gz").exists():
+            return
+    raise AssertionError("none found")
+
+
+def test_the_next_export_ends_one_that_was_killed(tmp_path):
+    first_kill_amid_the_placing(tmp_path)
+
+    def refused():
+        yield b"half"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        GzFiles(tmp_path, "s").write({"add_count": refused()})
+    assert [load_array(tmp_path, name, "s")[0] for name in NAMES] == [2] * len(NAMES)
+    written(tmp_path, NAMES, 3)
+    assert [load_array(tmp_path, name, "s")[0] for name in NAMES] == [3] * len(NAMES)
+
+
+def test_what_the_originals_write_counts_more_than_what_a_killed_export_has_left(tmp_path):
+    first_kill_amid_the_placing(tmp_path)
+    for name in NAMES:
+        save_array(tmp_path, name, np.full(2, 4), "s")
+    assert [GzFiles(tmp_path, "s").array(name)[0] for name in NAMES] == [4] * len(NAMES)
+    with pytest.raises(ZeroDivisionError):
+        GzFiles(tmp_path, "s").write({"add_count": (1 // 0 for _ in "b")})
+    assert [load_array(tmp_path, name, "s")[0] for name in NAMES] == [4] * len(NAMES)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}_ckpt.s.gz" for name in NAMES}
+
+
+def test_what_a_killed_export_has_left_is_found_and_removed(tmp_path):
+    first_kill_amid_the_placing(tmp_path)
+    os.rename(tmp_path / ".ckpt.s.whole", tmp_path / ".ckpt.12.whole")
+    (tmp_path / "add_count_ckpt.7.gz").touch()
+    (tmp_path / ".ckpt.30.new").mkdir()
+    assert sorted(gz_files.numbers(tmp_path)) == [7, 12]
+    assert gz_files.numbers(tmp_path / "nothing") == []
+    GzFiles(tmp_path, 12).remove([])
+    assert gz_files.numbers(tmp_path) == [7]
+
+
+def test_files_without_a_count_are_refused(tmp_path):
+    written(tmp_path, NAMES, 1)
+    (tmp_path / "add_count_ckpt.s.gz").unlink()  # as who copies a directory without hidden names
+    with pytest.raises(CheckpointNotFoundError, match=r"killed: export it again$"):
+        GzFiles(tmp_path, "s").check_present(NAMES)
+
+
+def test_two_exports_to_one_suffix_at_once(tmp_path):
+    """The second one is refused; the first one ends as if it had been alone."""
+    array = np.full(2, 1)
+
+    def amid():
+        yield from npy_pieces((2,), array.dtype, [array])
+        with pytest.raises(LockedError, match=r"another export .* suffix s is under way there"):
+            written(tmp_path, NAMES, 2)
+        GzFiles(tmp_path, "t").write({"add_count": npy_pieces((2,), array.dtype, [array])})
+
+    GzFiles(tmp_path, "s").write({"add_count": amid()})
+    assert load_array(tmp_path, "add_count", "s").tolist() == [1, 1]
+    names = {"add_count_ckpt.s.gz", "add_count_ckpt.t.gz"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    written(tmp_path, NAMES, 3)
+    assert load_array(tmp_path, "add_count", "s").tolist() == [3, 3]
+
+
+def test_an_export_where_the_file_system_has_no_locks(tmp_path, monkeypatch):
+    def refused(path):
+        raise StorageError(errno.ENOLCK, "refuses locks", str(path))
+
+    monkeypatch.setattr(file_locks, "try_lock", refused)
+    written(tmp_path, NAMES, 1)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}_ckpt.s.gz" for name in NAMES}
 
 
 def test_a_suffix_with_the_end_of_names_in_it_is_another_one(tmp_path):
     written_by = GzFiles(tmp_path, "x_ckpt.1")
     array = np.full(2, 7)
     written_by.write({n: npy_pieces((2,), array.dtype, [array]) for n in NAMES})
-    (tmp_path / f".{STORE_PREFIX}q_ckpt.x_ckpt.1.gz.tmp").touch()
     before = {path.name for path in tmp_path.iterdir()}
     other = GzFiles(tmp_path, 1)
     assert other.columns() == []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diskreplay.inspection.histogram import histogram
+from diskreplay.inspection.histogram import histogram, scale_of
 
 LARGEST = np.finfo(float).max
 
@@ -31,3 +31,15 @@ def test_it_is_numpys_where_that_has_one():
     for found, wanted in zip(histogram(values, 30), np.histogram(values, 30), strict=True):
         np.testing.assert_array_equal(found, wanted)
     assert len(histogram(np.array([1.0, 2.0, 2.0]), 30)[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_one"),
+    [(0.0, 1e150, True), (-1e150, 0.0, True), (0.0, 2e150, False), (-LARGEST, 1.0, False)],
+)
+def test_a_scale_at_which_squares_can_be_added(low, high, is_one):
+    scale = scale_of(low, high)
+    assert (scale == 1.0) == is_one
+    assert np.log2(scale) % 1 == 0  # so nothing is rounded
+    values = np.repeat([low, high], 500_000) * scale
+    assert np.isfinite([values.sum(), np.square(values).sum()]).all()

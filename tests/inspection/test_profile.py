@@ -18,6 +18,25 @@ def make_buffer(path, num_envs=1, capacity=None):
     )  # fmt: skip
 
 
+def test_values_whose_sum_is_no_number(tmp_path, monkeypatch):
+    """Also where they come after a part of small ones."""
+    monkeypatch.setattr(profile, "_PART_BYTES", 64)
+    monkeypatch.setattr(profile, "_LEAST_ROWS", 4)
+    largest = np.finfo(np.float64).max
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Box(-np.inf, np.inf, (), np.float64),
+        action_space=Discrete(2), capacity=None,
+        extras={"top": ((), np.float64), "both": ((), np.float64)},
+    ) as buffer:  # fmt: skip
+        for row in range(20):
+            large = 1.6e308 if row >= 10 else 1.0
+            buffer.add(large, 0, 0.0, False, False, top=largest, both=largest * (-1) ** row)
+        found = profile_of(buffer)
+    assert found["observation"].mean == pytest.approx(0.8e308, rel=1e-12)
+    assert found["top"].mean == pytest.approx(largest, rel=1e-12)
+    assert found["both"].mean == 0.0
+
+
 @pytest.mark.costly
 @settings(max_examples=20, deadline=None)
 @given(

@@ -62,6 +62,27 @@ def test_each_component_of_what_is_no_picture(buffer):
             assert (np.array(time["low"]) <= np.array(time["high"])).all()
 
 
+def test_values_whose_sum_is_no_number(recwarn):
+    values = np.array([1.7e308, -1.7e308, 1.5e308, 1.0] * 20)
+    with diskreplay.ReplayBuffer(
+        None, observation_space=Box(-np.inf, np.inf, (2,), np.float64), action_space=Discrete(2),
+        capacity=100,
+    ) as buffer:  # fmt: skip
+        for value in values:
+            buffer.add([value, 1.7e308], 0, 0.0, False, False)
+        spread, same = vectors_of(buffer)[1]["components"]
+    small = values / 2**600
+    assert spread["mean"] == pytest.approx(small.mean() * 2**600)
+    assert spread["std"] == pytest.approx(small.std() * 2**600)
+    assert (spread["min"], spread["max"]) == (-1.7e308, 1.7e308)
+    assert same["mean"] == pytest.approx(1.7e308)
+    assert same["std"] == pytest.approx(0, abs=1e293)
+    for component in (spread, same):
+        for name in ("low", "middle", "high"):
+            assert None not in component["time"][name]
+    assert not recwarn.list
+
+
 def test_a_sample_is_spread_over_all_rows(buffer):
     every = vectors_of(buffer)[2]["rows"]
     found = vectors_of(buffer, rows=20)[2]

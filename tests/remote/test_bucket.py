@@ -1,5 +1,6 @@
 """Requests: URLs, secrets, and each request in turn fails."""
 
+import contextlib
 import datetime
 import errno
 import http.server
@@ -18,6 +19,7 @@ import pytest
 from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
 from diskreplay.remote.bucket import Bucket, Missing, Overtaken
+from diskreplay.remote.fetcher import Fetcher
 from tests import processes
 from tests.remote import servers
 from tests.remote.test_checkpoints import same
@@ -461,6 +463,44 @@ def test_a_missing_bucket_of_a_server_that_only_says_404(faulty):
     faults.reset({0: "404"})
     with pytest.raises(Missing):
         bucket.get("a", 9)
+
+
+class Silent(http.server.ThreadingHTTPServer):
+    """Takes requests and never answers, until it is closed."""
+
+    def __init__(self):
+        self.asked, self.ends = [], threading.Event()
+        super().__init__(("127.0.0.1", 0), None)
+        threading.Thread(target=self.serve_forever).start()
+
+    def finish_request(self, request, client_address):
+        self.asked.append(client_address)
+        self.ends.wait()
+
+    def close(self):
+        self.ends.set()
+        self.shutdown()
+        self.server_close()
+
+
+def test_what_the_client_has_repeated_is_not_repeated():
+    """A server that never answers costs the client's patience once, and not four times."""
+    with contextlib.closing(Silent()) as server:
+        options = {
+            "endpoint": f"http://127.0.0.1:{server.server_port}", "region": "here",
+            "access_key_id": "id", "secret_access_key": "word", "retry_config": QUICK,
+            "client_options": {"allow_http": True, "timeout": "100ms"},
+        }  # fmt: skip
+        bucket = Bucket("s3://box/x", options)
+        fetcher = Fetcher(bucket, concurrency=1)
+        for ask in (
+            lambda: bucket.get("a", 9), lambda: bucket.get_range("a", 0, 9),
+            lambda: fetcher.checked("a", 9),
+        ):  # fmt: skip
+            server.asked.clear()
+            with pytest.raises(errors.RemoteUnavailableError, match="call again later"):
+                ask()
+            assert len(server.asked) == QUICK["max_retries"] + 1
 
 
 @pytest.mark.parametrize("what", ["500", "503", "403", "412", "after", "cut"])

@@ -12,11 +12,13 @@ import threading
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import diskreplay
 from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
+from tests import disks
 from tests.remote import servers
 from tests.remote.conftest import Run
 from tests.remote.test_checkpoints import same
@@ -209,6 +211,43 @@ def test_no_room(run, remote, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.StorageError):
         remote().pull(1, tmp_path / "file")
+
+
+IN_MEMORY = """
+import errno, sys
+from pathlib import Path
+import numpy as np
+import diskreplay
+from diskreplay.remote import RemoteCheckpoints
+from tests import disks
+room = Path(sys.argv[2])
+room.mkdir()
+disks.mount(room, "size=32m")
+pulled = RemoteCheckpoints(sys.argv[1]).pull(1, room / "pulled")
+try:
+    with open(room / "fill", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+with diskreplay.open(pulled) as buffer:
+    print(len(buffer.take("reward", np.arange(2000))), flush=True)
+"""
+
+
+@pytest.mark.skipif(not disks.can_mount(), reason="needs a file system of its own")
+def test_zeros_in_memory_have_room(tmp_path):
+    """Reading a hole there takes a page, and without one the process gets SIGBUS."""
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    for _ in range(2000):
+        run.buffer.add(np.zeros(16, np.uint8), 0, 0.0, False, False)
+    url = f"file://{tmp_path}/bucket"
+    with RemoteCheckpoints(url) as remote:
+        remote.push(run.save(1))
+    run.buffer.close()
+    command, options = disks.alone("-c", IN_MEMORY, url, tmp_path / "room")
+    ended = subprocess.run(command, **options, capture_output=True, check=False)
+    assert ended.stdout == "2000\n", (ended.returncode, ended.stderr)
 
 
 CHILD = """

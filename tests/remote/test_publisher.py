@@ -130,6 +130,24 @@ def test_what_is_gone_is_put_again_without_the_right_to_list(run, tmp_path, moto
     assert pushing.verify(deep=True).clean
 
 
+def test_who_may_not_list_is_told_what_the_first_push_needs(run, moto):
+    endpoint, faults = moto
+    faults.reset()
+    place = servers.served("moto", endpoint)
+    faults.may_list = False
+    remote = RemoteCheckpoints(f"{place.url}/first", storage_options=place.options)
+    run.add(50)
+    path = run.save(1)
+    for call in (remote.list, lambda: remote.push(path)):
+        with pytest.raises(errors.RemoteError, match=r"nothing .* there yet: .*s3:ListBucket.*"):
+            call()
+    assert not [what for what in faults.seen if what.startswith("PUT")]
+    faults.reset()
+    remote.push(path)
+    faults.may_list = False
+    assert [one.suffix for one in remote.list()] == ["1"]
+
+
 def test_what_is_denied_otherwise_is_told(run, moto):
     """From whichever request on: nothing is published then."""
     endpoint, faults = moto

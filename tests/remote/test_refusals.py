@@ -129,6 +129,15 @@ def test_what_is_denied():
     assert not refusals.is_denied(RemoteError(errno.EINVAL, "clock", "a"))
 
 
+def test_what_the_client_has_repeated():
+    for says, is_it in (
+        ("GET in 3s, after 2 retries, max_retries: 2, retry_timeout: 3s - HTTP error", True),
+        ("3 bytes came where 9 are expected", False),
+        (None, False),
+    ):
+        assert refusals.was_repeated(RemoteError(errno.EIO, says, "a")) == is_it
+
+
 def test_later():
     assert refusals.later(OSError("error sending request")) == "call again later"
     for token in ("performing token request: no answer", "http://169.254.169.254/latest/token"):

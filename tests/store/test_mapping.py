@@ -107,6 +107,24 @@ def test_one_that_is_going_to_grow(tmp_path):
     assert Mapping.open(tmp_path / "x", most=5).size == 10_000  # never less than there is
 
 
+def test_whether_its_file_was_cut(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(bytes(5_000))
+    for most in (None, 3 * PAGE):
+        mapping = Mapping.open(path, most=most)
+        assert not mapping.is_cut()
+        os.truncate(path, 4_999)
+        assert mapping.is_cut()
+        os.truncate(path, 5_000)
+        assert not mapping.is_cut()
+    mapping.shrink(PAGE)
+    os.truncate(path, PAGE)  # all that is mapped is there
+    assert not mapping.is_cut()
+    path.unlink()  # what is mapped stays
+    assert not mapping.is_cut()
+    assert not Mapping.create(path, PAGE).is_cut()
+
+
 def test_one_to_be_written_to_is_allocated_and_made_as_long_as_asked(tmp_path):
     with open(tmp_path / "x", "wb") as file:
         file.truncate(2 * PAGE)

@@ -7,6 +7,8 @@ import subprocess
 import threading
 
 import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.errors import StoreMovedError
@@ -14,6 +16,7 @@ from diskreplay.inspection.episodes import episodes_of
 from diskreplay.view import store_reader
 from diskreplay.view.shown_stores import key_of
 from diskreplay.view.store_reader import StoreReader
+from tests import processes
 from tests.pictures.making import record
 from tests.processes import Process
 
@@ -121,6 +124,56 @@ def test_a_store_that_goes_and_comes_back(tmp_path, readers):
     assert [e["text"] for e in pulse["events"]] == [
         "the store is gone from its path", "a store is at the path again",
     ]  # fmt: skip
+
+
+CUT = """
+import os, sys
+from pathlib import Path
+from diskreplay.errors import CorruptSegmentError
+from diskreplay.view.shown_stores import ShownStore
+from diskreplay.view.store_reader import StoreReader
+
+path = Path(sys.argv[1])
+reader = StoreReader(ShownStore("key", path, False))
+
+def read():
+    with reader.reading() as buffer:
+        first, stop = buffer.bounds[0]
+        for name in buffer.fields:
+            buffer.take(name, range(first, stop))
+
+for file in sorted(each for each in path.rglob("*") if "c." in each.name):
+    read()
+    assert reader.pulse()["state"] == "closed"
+    whole = file.read_bytes()
+    os.truncate(file, 0)  # as `cp` does with a file that it writes over
+    pulse = reader.pulse()
+    assert pulse["state"] == "unreadable", (file, pulse)
+    assert str(file) in pulse["message"], (file, pulse)
+    try:
+        read()
+        raise AssertionError(file)
+    except CorruptSegmentError:
+        pass
+    file.write_bytes(whole)
+    print(file.relative_to(path), flush=True)
+read()
+reader.close()
+"""
+
+
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+def test_a_file_that_is_cut_while_it_is_mapped(tmp_path, compressor):
+    """To read it would end the process by SIGBUS."""
+    path = tmp_path / "store"
+    with diskreplay.ReplayBuffer(
+        path, observation_space=Box(0, 255, (12, 16), np.uint8), action_space=Discrete(3),
+        capacity=400, segment_rows=64, compressor=compressor,
+    ) as buffer:  # fmt: skip
+        add(buffer, 200)
+    ended = processes.run(CUT, path)
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout.split()) == 10
 
 
 def test_another_store_in_its_place(tmp_path, readers):

@@ -50,6 +50,8 @@ class Checkpointing(Signature, Facade):
         ------
         SuffixError
             It is no plain name.
+        LockedError
+            Another process writes files of this suffix there.
         StorageError
             No half-written file is left.
 
