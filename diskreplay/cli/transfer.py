@@ -247,7 +247,8 @@ def _told_from(path: Path) -> Format:
         return Format.PARQUET
     if files.is_file(path / "meta" / "info.json"):
         return Format.LEROBOT
-    if files.is_dir(path) and files.listed(path, "*_ckpt.*.gz"):
+    kept = ("*_ckpt.*.gz", ".ckpt.*.whole")  # the second ones: of an export that was killed
+    if files.is_dir(path) and any(files.listed(path, names) for names in kept):
         return Format.DOPAMINE
     raise InvalidInputError(
         f"{path}: its name does not say which format; give --format {'|'.join(Format)}"

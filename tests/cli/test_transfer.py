@@ -119,6 +119,11 @@ def test_dopamine_there_and_back(cli, store, tmp_path):
     np.testing.assert_array_equal(
         found["reward"][~found["is_final"]], expected["reward"][transitions]
     )
+    whole = tmp_path / "killed" / ".ckpt.7.whole"  # as a kill may leave it
+    whole.parent.mkdir()
+    (tmp_path / "old").rename(whole)
+    cli("import", whole.parent, "--suffix", 7, "--out", tmp_path / "again")
+    check_equal(rows_of(tmp_path / "again"), found)
 
 
 def test_convert(cli_json, store, tmp_path):

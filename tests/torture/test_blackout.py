@@ -11,9 +11,15 @@ def on(file_system, **options):
     """Some cuts on one that is there."""
     import blackout
 
+    return blackout.run(file_systems=[usable(file_system)], rounds=1, workers=1, **options)
+
+
+def usable(file_system):
+    import blackout
+
     if file_system not in blackout.usable():
         pytest.skip(f"needs root, a loop device, and what makes and mounts {file_system}")
-    return blackout.run(file_systems=[file_system], rounds=1, workers=1, **options)
+    return file_system
 
 
 @pytest.mark.parametrize("file_system", ["ext4", "ext4, data=writeback", "xfs", "btrfs"])

@@ -107,6 +107,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--cuts", type=int, default=12, metavar="N", help="in each round (default: 12)")
     add("--seed", type=int, default=0)
     add("--workers", type=int, default=os.cpu_count() or 1)
+    add = command("replaced", "cut the power so while commands replace what is there")
+    add("--commands", nargs="+", metavar="NAME", help="only these (default: all)")
+    add("--file-systems", nargs="+", metavar="NAME", help="only these (default: all there are)")
+    add("--rounds", type=int, default=4, metavar="N", help="of each, others (default: 4)")
+    add("--cuts", type=int, default=10, metavar="N", help="in each round (default: 10)")
+    add("--seed", type=int, default=0)
+    add("--workers", type=int, default=os.cpu_count() or 1)
     add = command("failing", "let each system call of each operation fail in turn")
     add("--every", type=int, default=1, metavar="N", help="only each N-th of all these")
     add("--workers", type=int, default=os.cpu_count() or 1)
@@ -133,7 +140,8 @@ def main() -> int:
 
         if command in steps:
             options["advance"] = advance
-        elif command in ("blackout", "crowd", "endurance", "growth", "memory", "power", "savers"):
+        elif command in ("blackout", "crowd", "endurance", "growth", "memory", "power", "replaced",
+                         "savers"):  # fmt: skip
             options["say"] = say
         figures = module.run(**options)
     about = {

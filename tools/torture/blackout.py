@@ -117,27 +117,26 @@ def run(
 
 def _round(job: tuple[str, int, int, int]) -> dict[str, Any]:
     name, number, cuts, seed = job
-    _mount_for_oneself()
+    mount_for_oneself()
     setting, chance, figures = SETTINGS[number], random.Random(seed), Figures()
     with tempfile.TemporaryDirectory(prefix="torture-", dir=crew.MEMORY) as directory:
         base = Path(directory)
         file_system = FILE_SYSTEMS[name]
-        image = _make(file_system, base / "image")
+        image = make(file_system, base / "image")
         with (
-            _mounted(image, base / "at", file_system) as root,
+            mounted(image, base / "at", file_system) as root,
             setting.maintenance_in_line() as clock,
         ):
-            power = Power(root, image, cuts, chance)
+            power = Power(root, image, cuts, chance, each=chance.randrange(20, 200))
             workload = Workload(setting, root, power.promised, clock)
             workload.prepare()
             with power:
                 workload.run()
             figures.calls = power.moments
             del workload
-            gc.collect()  # what maps a file of it keeps it mounted
         examiner = Examiner(setting, figures, load_every=3)
         for copy, where, promise in power.copies:
-            with _mounted(copy, base / "at", file_system) as root:
+            with mounted(copy, base / "at", file_system) as root:
                 state = _read(root)
             copy.unlink()
             figures.cuts += 1
@@ -150,7 +149,8 @@ def _round(job: tuple[str, int, int, int]) -> dict[str, Any]:
 
 
 class Power:
-    """Copies an image at random moments, and lets the system write this and that to it before.
+    """Copies an image at random moments, one of `each` in the mean, and lets the system write this
+    and that to it before.
 
     Use it as a context manager: moments are before and after each function of `files`.
 
@@ -161,14 +161,16 @@ class Power:
     moments : int
     """
 
-    def __init__(self, root: Path, image: Path, cuts: int, chance: random.Random) -> None:
+    def __init__(
+        self, root: Path, image: Path, cuts: int, chance: random.Random, each: int
+    ) -> None:
         self.copies: list[tuple[Path, str, Promise]] = []
         self.moments = 0
         self._root, self._image, self._cuts, self._chance = root, image, cuts, chance
+        self._each = each
         self._promise: Promise | None = None
         self._patches = contextlib.ExitStack()
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._each = chance.randrange(20, 200)
 
     def __enter__(self) -> Power:
         for module, names in (
@@ -204,10 +206,14 @@ class Power:
         if self._chance.random() < 1 / _MOMENTS:
             self._write_back()
         if len(self.copies) < self._cuts and self._chance.random() < 1 / self._each:
-            copy = self._image.with_name(f"copy-{len(self.copies)}")
-            subprocess.run(["cp", self._image, copy], check=True)
-            place = f"cut {len(self.copies)}, {where}, {self._promise.step}"
-            self.copies.append((copy, place, self._promise))
+            self.cut(where, self._promise)
+
+    def cut(self, where: str, promise: Promise) -> None:
+        """The power goes out now."""
+        copy = self._image.with_name(f"copy-{len(self.copies)}")
+        subprocess.run(["cp", self._image, copy], check=True)
+        place = f"cut {len(self.copies)}, {where}, {promise.step}"
+        self.copies.append((copy, place, promise))
 
     def _write_back(self) -> None:
         """Something reaches the image that the program did not ask for."""
@@ -231,7 +237,7 @@ class Power:
             os.close(fd)
 
 
-def _mount_for_oneself() -> None:
+def mount_for_oneself() -> None:
     """What this process mounts is there for it alone, and gone with it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_MOUNTS):
@@ -239,7 +245,7 @@ def _mount_for_oneself() -> None:
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
 
 
-def _make(file_system: FileSystem, image: Path) -> Path:
+def make(file_system: FileSystem, image: Path) -> Path:
     with image.open("wb") as file:
         if file_system.is_filled:
             file.write(_STALE * file_system.size)
@@ -249,13 +255,15 @@ def _make(file_system: FileSystem, image: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _mounted(image: Path, at: Path, file_system: FileSystem) -> Iterator[Path]:
+def mounted(image: Path, at: Path, file_system: FileSystem) -> Iterator[Path]:
+    """Where it is mounted, for the block."""
     at.mkdir(exist_ok=True)
     options = ",".join(filter(None, ["loop", file_system.options]))
     subprocess.run(["mount", "-o", options, image, at], check=True)
     try:
         yield at
     finally:
+        gc.collect()  # what maps a file of it keeps it mounted
         subprocess.run(["umount", at], check=True)
 
 
