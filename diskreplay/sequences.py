@@ -290,7 +290,10 @@ class Sequences:
 
         Notes
         -----
-        Also on a reader; what it sets is in its memory only.
+        Also on a reader; what it sets is in its memory only. After a `clear` or a `load`, also one
+        by the writer that a reader follows, an anchor of before means another window, as soon as
+        there are as many rows again. Only the buffer's `generation` tells: compare it with that of
+        before the draw.
         """
         if not self.options.prioritized:
             raise UsageError(
