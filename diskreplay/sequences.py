@@ -260,9 +260,7 @@ class Sequences:
         handovers = handovers_to(device, map)
         with self._buffer._turn():
             self._view.catch_up(self._current())
-            made = self._prefetchers.get(self, depth, size, beta, threads, handovers)
-            self._view.resume_prefetching(made, depth, size)
-        return made
+            return self._view.prefetcher(self, depth, size, beta, threads, handovers)
 
     # -- priorities
 
