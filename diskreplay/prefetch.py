@@ -178,7 +178,8 @@ class Prefetcher(Closing):
 
     def __next__(self) -> Any:
         """The oldest batch under way, or what was made of it; asks for another one to take its
-        place. After Ctrl-C the next call gives what this one waited for.
+        place. After Ctrl-C the next call gives what this one waited for, or the batch behind it
+        where it was just about to be returned.
 
         Raises
         ------
