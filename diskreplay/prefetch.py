@@ -178,7 +178,8 @@ class Prefetcher(Closing):
 
     def __next__(self) -> Any:
         """The oldest batch under way, or what was made of it; asks for another one to take its
-        place. After Ctrl-C the next call gives what this one waited for.
+        place. After Ctrl-C the next call gives what this one waited for, or the batch behind it
+        where it was just about to be returned.
 
         Raises
         ------
@@ -377,16 +378,17 @@ class Prefetcher(Closing):
         """Draw and read as many batches as are missing, now. With the buffer's lock held."""
         while len(self._jobs) < self._depth:
             job = self._others.new_job()
-            try:
-                self._others.last_asked = job.number, job.drawn
-                self._draw_here(job, beta)
-            except Exception as error:  # comes with the batch, as from the thread
-                job.error = error
-            finally:  # after Ctrl-C too: what is asked for next waits for it
-                job.drawn.release()
-                job.done.release()
-                if job.drawn_batch is not None or job.error is not None:
-                    self._jobs.append(job)  # else its numbers would never come again
+            with undisturbed():  # or the numbers of a batch that was drawn could be lost
+                try:
+                    self._others.last_asked = job.number, job.drawn
+                    self._draw_here(job, beta)
+                except Exception as error:  # comes with the batch, as from the thread
+                    job.error = error
+                finally:  # after a second Ctrl-C too: what is asked for next waits for it
+                    job.drawn.release()
+                    job.done.release()
+                    if job.drawn_batch is not None or job.error is not None:
+                        self._jobs.append(job)  # else its numbers would never come again
 
     def claim(
         self, depth: int, batch_size: int, beta: Any, threads: int,

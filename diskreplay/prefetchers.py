@@ -243,4 +243,5 @@ class OneAtATime(Prefetchers):
     def forget(self, prefetcher: Prefetcher) -> None:
         super().forget(prefetcher)
         for prefetchers in self._listed:
-            prefetchers.remove(prefetcher)
+            if prefetcher in prefetchers:  # else Ctrl-C came before it was
+                prefetchers.remove(prefetcher)

@@ -115,6 +115,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ------
         PriorityError, UnknownIdError, ShapeError
             Nothing was changed.
+
+        Notes
+        -----
+        After a `clear` or a `load` an id of before means another row, as soon as there are as many
+        rows again. Only `generation` tells: compare it with that of before the draw.
         """
         ids = checked_ids(ids)
         priorities = checked_priorities(ids, priorities)

@@ -12,7 +12,7 @@ from diskreplay.given_numbers import exponent
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.locks import Lock
 from diskreplay.options import Options
-from diskreplay.prefetch import Prefetcher
+from diskreplay.prefetch import DrawSource, Prefetcher
 from diskreplay.prefetchers import OneAtATime
 from diskreplay.sampling.anchors import Anchors
 from diskreplay.sampling.new_windows import NewWindows
@@ -179,6 +179,28 @@ class SequenceView:
         """The exponent of the importance weights."""
         asked = self.asked.beta if beta is None else exponent(beta)
         return asked if self.asked.prioritized else 0.0
+
+    def prefetcher(self, view: DrawSource, depth: int, size: int, *options: Any) -> Prefetcher:
+        """A new one, with what is due of the run that was saved. Needs the lock.
+
+        Parameters
+        ----------
+        view : DrawSource
+            Whose this is.
+        depth, size, *options
+            As for `Prefetcher`.
+        """
+        before, under_way = [*self.prefetchers.open], self._under_way
+        try:
+            made = self.prefetchers.get(view, depth, size, *options)
+            self.resume_prefetching(made, depth, size)
+        except BaseException:  # Ctrl-C: nobody has it, to close it or to take what was drawn
+            for each in [one for one in self.prefetchers.open if one not in before]:
+                self.prefetchers.put_back([each])
+                self.prefetchers.forget(each)
+            self._under_way = under_way
+            raise
+        return made
 
     def resume_prefetching(self, prefetcher: Prefetcher, depth: int, size: int) -> None:
         """Have drawn what such a prefetcher had under way in the run that was saved, unless

@@ -260,9 +260,7 @@ class Sequences:
         handovers = handovers_to(device, map)
         with self._buffer._turn():
             self._view.catch_up(self._current())
-            made = self._prefetchers.get(self, depth, size, beta, threads, handovers)
-            self._view.resume_prefetching(made, depth, size)
-        return made
+            return self._view.prefetcher(self, depth, size, beta, threads, handovers)
 
     # -- priorities
 
@@ -290,7 +288,10 @@ class Sequences:
 
         Notes
         -----
-        Also on a reader; what it sets is in its memory only.
+        Also on a reader; what it sets is in its memory only. After a `clear` or a `load`, also one
+        by the writer that a reader follows, an anchor of before means another window, as soon as
+        there are as many rows again. Only the buffer's `generation` tells: compare it with that of
+        before the draw.
         """
         if not self.options.prioritized:
             raise UsageError(

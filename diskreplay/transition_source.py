@@ -188,7 +188,7 @@ class TransitionSource(ActorRows):
         Prefetcher
             An endless iterator and context manager, with ``close()``. A batch is valid until the
             next one is taken, and so are tensors of it on the CPU: the memory is used again.
-            Until it is closed, its threads keep it and the buffer alive.
+            The buffer keeps it until it is closed, or until nobody has the buffer any more.
 
         Raises
         ------

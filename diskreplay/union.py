@@ -320,6 +320,12 @@ class ReplayUnion(Closing):
         ------
         PriorityError, UnknownIdError, ShapeError, UsageError
             Nothing was changed, of any member.
+
+        Notes
+        -----
+        After a `clear` or a `load` of a member, also one by the writer that it follows, its ids of
+        before mean other rows, as soon as there are as many again. Only the `generation` of the
+        member's buffer tells: compare it with that of before the draw.
         """
         ids = checked_ids(ids)
         priorities = checked_priorities(ids, priorities)

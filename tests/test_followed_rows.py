@@ -6,7 +6,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.testing import assert_allclose, assert_array_equal
 
 import diskreplay
-from diskreplay.errors import StoreMovedError
+from diskreplay.errors import StoreMovedError, UnknownIdError
 
 
 def make(path, kind=diskreplay.PrioritizedReplayBuffer, **options):
@@ -203,6 +203,22 @@ def test_the_generation_is_the_writers(tmp_path, kind):
                 assert reader.generation == writer.generation
         last = reader.generation, reader.add_count
     assert (reader.generation, reader.add_count) == last  # closed, they say what they said
+
+
+def test_only_the_generation_tells_old_anchors_from_those_of_new_rows(tmp_path):
+    """As docs/buffer.md says: numbers of rows that are gone come again."""
+    with make(tmp_path / "s") as writer:
+        fill(writer, 20)
+        with diskreplay.open(tmp_path / "s") as reader:
+            view = reader.sequences(2, prioritized=True)
+            run, old = reader.generation, view.sample(4).anchor
+            assert reader.generation == run
+            writer.clear()
+            with pytest.raises(UnknownIdError, match="also one by another process"):
+                view.update_priorities(old, np.full(4, 3.0))
+            fill(writer, 20, base=100)
+            assert view.update_priorities(old, np.full(4, 3.0)) == 0
+            assert reader.generation != run
 
 
 @pytest.mark.parametrize("follow", [True, False])

@@ -4,7 +4,9 @@ A run is a list of what it does. It does the first part, saves, and goes on; oth
 checkpoint and do the rest. They may make their prefetchers at other moments.
 """
 
+import itertools
 import json
+import signal
 import tempfile
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import diskreplay
 from diskreplay import errors
 from tests import processes
 from tests.effort import effort
+from tests.test_interrupt import interrupted
 
 SHARED_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 CAPACITY = 60
@@ -390,6 +393,50 @@ def test_a_load_draws_nothing(tmp_path):
             buffer.load(tmp_path / "saved", 1)
     with make_buffer(tmp_path / "two", True, 6) as buffer:
         assert [buffer.sample().id.tolist() for _ in range(4)] == went_on
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_ctrl_c_amid_a_take_loses_no_more_than_that_batch(tmp_path, before):
+    """And a run that is saved after it is resumed as it goes on. Ctrl-C amid the first take, where
+    all that was under way is drawn, could lose the numbers of one of these batches."""
+    with make_buffer(tmp_path / "one", True, 5) as buffer:
+        Run(buffer, None).do("add", 40)
+        batches = buffer.prefetch(3)
+        next(batches)
+        buffer.save(tmp_path / "first", 1)
+        wanted = [next(batches).id.tolist() for _ in range(12)]
+
+    def is_cut(number):
+        one.load(tmp_path / "first", 1)
+        with one.prefetch(3) as batches:
+            taken = [next(batches).id.tolist() for _ in range(before)]
+            cut = interrupted(lambda: taken.append(next(batches).id.tolist()), number, ctrl_c)
+            one.save(tmp_path / "second", 1)
+            other.load(tmp_path / "second", 1)
+            went_on = [next(batches).id.tolist() for _ in range(5)]
+            with other.prefetch(3) as again:
+                assert [next(again).id.tolist() for _ in range(5)] == went_on, number
+            lost = taken + went_on != wanted[: len(taken) + 5]
+            behind = len(taken) + lost
+            assert went_on == wanted[behind : behind + 5], number
+        return cut, lost
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with make_buffer(tmp_path / "two", True, 6) as one:
+            with make_buffer(tmp_path / "three", True, 7) as other:
+                step = effort(17, 5, 1)
+                end = next(number for number in itertools.count(0, step) if not is_cut(number)[0])
+                found = [is_cut(number) for number in range(max(end - step - 12, 0), end)]
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert end > (40 if before else 300)
+    # Nobody but its caller can keep what a function returns.
+    assert 0 < sum(lost for _cut, lost in found) < 15
+
+
+def ctrl_c():
+    signal.raise_signal(signal.SIGINT)  # a real one, which waits for what must not stop
 
 
 def test_so_many_prefetchers_and_no_more(tmp_path):

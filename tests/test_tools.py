@@ -1,7 +1,10 @@
 """The scripts in tools/, short of running them: they take minutes, and set up environments."""
 
+import contextlib
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import types
@@ -296,6 +299,43 @@ def test_run_fails_where_no_test_was_chosen(clone):
     done = run_all(clone, "tests/test_none.py")
     assert done.returncode == 1
     assert done.stderr.endswith("\nNo test was chosen.\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("amid", ["the site", "the tests"])
+def test_run_that_is_ended_leaves_no_process(clone, amid, number):
+    """As a terminal does it: Ctrl-C is for the process group in the foreground. What ran beside it
+    went on, and so did what that had started."""
+    (clone / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
+    os.mkfifo(clone / "running")  # held open by all of them: its end is seen when the last one ends
+    here = f"exec 9>'{clone}/running'; printf . >&9; exec sleep 1000"
+    below = f"({here}) & wait"  # which ignores Ctrl-C
+    for name, does in (
+        ("tools/azurite", here if amid == "the site" else "true"),
+        ("tools/docs", below if amid == "the site" else "true"),
+        ("tools/test", f'case "$*" in *" -m cluster "*) {below} ;; *) {here} ;; esac'),
+        ("bin/chromedriver", "true"),
+    ):
+        (clone / name).parent.mkdir(exist_ok=True)
+        (clone / name).write_text(f"#!/bin/sh\n{does}\n")
+        (clone / name).chmod(0o755)
+    run = subprocess.Popen(
+        [clone / ".ci/run", "tests/test_none.py"], start_new_session=True,
+        env={"PATH": f"{clone}/bin:/usr/bin:/bin", "TMPDIR": str(clone)},
+    )  # fmt: skip
+    try:
+        with open(clone / "running", "rb", buffering=0) as file:
+            for _ in range(2):  # one in the foreground, and one beside it
+                assert file.read(1) == b"."
+            os.killpg(run.pid, number)
+            assert run.wait(600) != 0
+            assert select.select([file], [], [], 60)[0], "something is still running"
+            assert file.read(1) == b""
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+    assert not list(clone.glob("tmp.*"))
 
 
 # -- what the demonstration judges by

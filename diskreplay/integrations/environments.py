@@ -16,6 +16,8 @@ from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.metadata import checked
 
 _FORGETFUL = (1, 4)  # the newest Gymnasium of which `resets_again` is known
+_NO_OBJECTS = (1, 4)  # and of which `_check_tensors` is
+_TO_TENSORS = {"ArrayConversion", "NumpyToTorch"}  # the second one is of its own before 1.2
 _INNERMOST = re.compile(r"<([^<>]+)>+$")  # of what Gymnasium prints of an environment
 
 
@@ -41,8 +43,13 @@ def resets_again(env: Any) -> bool:
     An `AsyncVectorEnv` without shared memory does: its workers forget no end when they are reset.
     """
     base = env.unwrapped
-    version = tuple(map(int, gymnasium.__version__.split(".")[:2]))
-    return isinstance(base, AsyncVectorEnv) and not base.shared_memory and version <= _FORGETFUL
+    forgets = isinstance(base, AsyncVectorEnv) and not base.shared_memory
+    return forgets and _version() <= _FORGETFUL
+
+
+def _version() -> tuple[int, ...]:
+    """Gymnasium's."""
+    return tuple(map(int, gymnasium.__version__.split(".")[:2]))
 
 
 def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[Any]:
@@ -54,7 +61,7 @@ def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[
     Raises
     ------
     InvalidInputError
-        The buffer is none.
+        The buffer is none; or the environment fails at the end of an episode.
     SchemaError
         It does not fit, or the buffer was made with the spaces of all envs together.
     """
@@ -65,6 +72,7 @@ def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[
         )
     num_envs, shown, actions = 1, env.observation_space, env.action_space
     if isinstance(env, VectorEnv):
+        _check_tensors(name, env)
         num_envs = env.num_envs
         shown, actions = env.single_observation_space, env.single_action_space
         for which, of_one in ("observation_space", shown), ("action_space", actions):
@@ -85,6 +93,31 @@ def check_spaces(name: str, env: Any, buffer: ReplayBuffer) -> gym_spaces.Space[
             "make the buffer with the environment's"
         )
     return shown
+
+
+def _check_tensors(name: str, env: Any) -> None:
+    """Refuse a `NumpyToTorch` that ends in an error as soon as an episode does.
+
+    With ``SAME_STEP`` Gymnasium's own environments give ``final_obs`` as an array of objects, which
+    no tensor can be. A wrapper of somebody else may make it another one before.
+    """
+    mode = env.metadata.get("autoreset_mode")
+    if getattr(mode, "value", mode) != "SameStep" or _version() > _NO_OBJECTS:
+        return
+    layers, base = [], env.unwrapped
+    while env is not base:
+        layers.append(type(env))
+        env = env.env
+    for layer in reversed(layers if isinstance(base, SyncVectorEnv | AsyncVectorEnv) else ()):
+        if not layer.__module__.startswith("gymnasium."):
+            return
+        if not _TO_TENSORS.isdisjoint(each.__name__ for each in layer.__mro__):
+            raise InvalidInputError(
+                f"{name}: env: with AutoresetMode.SAME_STEP Gymnasium's {layer.__name__} fails at "
+                "the end of an episode: the infos have final observations as an array of objects, "
+                "and it cannot convert that. Make the environment with AutoresetMode.NEXT_STEP or "
+                "DISABLED, or make tensors by a wrapper of your own around the recorder"
+            )
 
 
 def describe(env: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from diskreplay.brief import brief
+from diskreplay.checkpoint_loader import only
 from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -31,7 +32,8 @@ from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.loading import check_bytes
 from diskreplay.store.manifest import ATTACHMENTS
-from diskreplay.store.paths import identity, is_remote, local
+from diskreplay.store.paths import is_remote, local, resolved
+from diskreplay.store.place import Place
 
 AGENT, ENVIRONMENT = "agent.pt", "env.pkl"
 _STATE = "state_dict", "load_state_dict"
@@ -233,35 +235,40 @@ class RunState:
         with undisturbed():  # or parts could be of two moments, and PyTorch's gradients stay off
             while found is not None and not self._load_found(located[0], found):
                 found = self._next(*located)
-        return None if found is None else (found.checkpoint, found.agent)
+            loaded = None if found is None else (found.checkpoint, found.agent)
+            found = None  # or Ctrl-C could come as the place is let go of, and be ignored
+        return loaded
 
     def _next(self, directory: Path, number: int | str | None) -> "_Found | None":
         """The checkpoint to be loaded, its parts read; None if there is none."""
-        while (checkpoint := self._find(directory, number)) is not None:
-            known = identity(checkpoint.path)
+        while (listed := self._find(directory, number)) is not None:
+            place = Place(resolved(listed.path))
             try:
+                # Looked at again: another one may have come to its path since it was listed.
+                checkpoint = Checkpoint.found(listed.path, listed.name, listed.suffix)
                 # One that is not whole is refused by the buffer's `load`, by name.
                 parts = self._read(checkpoint) if checkpoint.whole else ({}, [])
-                return _Found(checkpoint, known, *parts)
+                return _Found(checkpoint, place, *parts)
             except DiskReplayError:
-                if _is_still(known, checkpoint):
+                if place.holds():  # else a save has replaced or retired it
                     raise
         return None
 
     def _load_found(self, directory: Path, found: "_Found") -> bool:
-        """Load a checkpoint; False where another one took its place, whose rows may be loaded."""
+        """Load a checkpoint; False where another one took its place: then nothing is loaded."""
         checkpoint, undo = found.checkpoint, contextlib.ExitStack()
         try:
             if checkpoint.whole:
                 # Before the rows, which cannot be given back: what refuses its state raises here.
                 self._give(found.agent, found.states, checkpoint.path, undo)
             resume = self._env is not None
-            loaded = self._buffer.load(directory, checkpoint.suffix, resume_episodes=resume)
+            with only(found.place):
+                loaded = self._buffer.load(directory, checkpoint.suffix, resume_episodes=resume)
             if checkpoint.whole and loaded.saved_at == checkpoint.saved_at:
                 undo.pop_all()
                 return True
         except DiskReplayError:
-            if _is_still(found.known, checkpoint):
+            if found.place.holds():
                 raise
         finally:
             with undisturbed():  # a second Ctrl-C has ended the other one
@@ -367,17 +374,12 @@ class RunState:
 
 
 class _Found(NamedTuple):
-    """A checkpoint that was read and not loaded yet; `known` is which directory that was."""
+    """A checkpoint that was read and not loaded yet; `place` is the directory that it is."""
 
     checkpoint: Checkpoint
-    known: Any
+    place: Place
     agent: dict[str, Any]
     states: list[Any]
-
-
-def _is_still(known: Any, checkpoint: Checkpoint) -> bool:
-    """Whether the same checkpoint is at its path: a save may replace or retire it meanwhile."""
-    return known is not None and identity(checkpoint.path) == known
 
 
 def _put_back(where: str, go_back: Callable[[], Any]) -> None:

@@ -3,7 +3,9 @@
 import contextlib
 import secrets
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import numpy as np
@@ -16,54 +18,46 @@ from diskreplay.ray.client import Client
 from diskreplay.ray.coordinator import Ticket
 from diskreplay.ray.draw_request import begin
 
+_Ready = tuple[Batch, np.ndarray, str]
+"""A batch, the random numbers that it was drawn with, and what `Client.give_back` wants."""
+
 
 class ShardedPrefetcher(Closing):
     """An endless iterator; made by `ShardedReplayBuffer.prefetch`.
 
     Its thread asks for `batches` batches at a time, as long as fewer than `depth` requests are
-    under way or not taken.
+    under way or not taken. It ends soon after nobody has the prefetcher any more, nor the buffer,
+    which keeps those that are not closed.
     """
 
     def __init__(self, client: Client, depth: int, batches: int, size: int) -> None:
         self._client, self._depth, self._batches, self._size = client, depth, batches, size
-        self._ready: deque[tuple[Batch, np.ndarray, str]] = deque()
+        self._ready: deque[_Ready] = deque()
         self._ticket = Ticket(secrets.token_hex(8), 0)
         self._lock = Lock()
         self._changed = threading.Condition(self._lock)
         self._closed = self._paused = self._working = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="diskreplay shards", daemon=True)
+        given = weakref.ref(self), client, self._changed, self._ready, (batches, size)
+        self._thread = threading.Thread(
+            target=_ask_ahead, args=given, name="diskreplay shards", daemon=True
+        )
         self._thread.start()
         client.frames.memory.remember(depth * batches)  # ready, or being made
 
-    def _run(self) -> None:
+    def _begun(self) -> Ticket | None:
+        """Begin a request, if another one is wanted. Needs the lock."""
         most = (self._depth - 1) * self._batches
-        while True:
-            with self._lock:
-                self._working = False
-                self._changed.notify_all()
-                while not self._closed and (self._paused or self._error or len(self._ready) > most):
-                    self._changed.wait(LOOK_AGAIN_S)
-                if self._closed:
-                    return
-                self._working = True
-                self._ticket = self._ticket._replace(number=self._ticket.number + 1)
-            try:
-                request = begin(self._client, self._batches, self._size, self._ticket)
-                if request is None:
-                    continue  # `pause` has cancelled it
-                made = [
-                    (batch, numbers, request.epoch)
-                    for batch, numbers in zip(request.finish(), request.uniform, strict=True)
-                ]
-            except BaseException as error:  # raised where a batch is taken
-                with self._lock:
-                    self._error = error
-                    self._changed.notify_all()
-                continue
-            with self._lock:
-                self._ready.extend(made)
-                self._changed.notify_all()
+        if self._paused or self._error or len(self._ready) > most:
+            return None
+        self._working = True
+        self._ticket = self._ticket._replace(number=self._ticket.number + 1)
+        return self._ticket
+
+    def _ended(self, error: BaseException | None) -> None:
+        """What was begun has ended; an error is raised where a batch is taken. Needs the lock."""
+        self._working, self._error = False, error
+        self._changed.notify_all()
 
     @property
     def closed(self) -> bool:
@@ -110,9 +104,7 @@ class ShardedPrefetcher(Closing):
                 self._changed.wait(LOOK_AGAIN_S)
             given_up = list(self._ready)
             self._ready.clear()
-        with contextlib.suppress(DisconnectedError):  # the limiter's actor is not reached
-            for _batch, numbers, epoch in given_up:
-                self._client.give_back(len(numbers), epoch)
+        _give_back(self._client, given_up)
         return [numbers for _batch, numbers, _epoch in given_up]
 
     def resume(self) -> None:
@@ -133,3 +125,62 @@ class ShardedPrefetcher(Closing):
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
+
+
+def _ask_ahead(
+    found: Callable[[], ShardedPrefetcher | None], client: Client, changed: threading.Condition,
+    ready: deque[_Ready], what: tuple[int, int],
+) -> None:  # fmt: skip
+    """Ask for what a prefetcher wants, until it is closed or nobody has it.
+
+    Parameters
+    ----------
+    found : weakref.ref of ShardedPrefetcher
+        While this waits nothing here holds it, nor its buffer.
+    client : Client
+    changed : Condition
+        Of the prefetcher.
+    ready : deque
+        Its batches. Those that nobody can take any more are given back to the rate limiter.
+    what : tuple of int
+        How many batches a request has, of which size.
+    """
+    while True:
+        with changed:
+            prefetcher = found()
+            if prefetcher is None or prefetcher._closed:
+                break
+            ticket = prefetcher._begun()
+            del prefetcher
+            if ticket is None:
+                changed.wait(LOOK_AGAIN_S)
+                continue
+        made, error = _asked(client, what, ticket)
+        with changed:
+            ready.extend(made)
+            prefetcher = found()
+            if prefetcher is not None:
+                prefetcher._ended(error)
+            del prefetcher, made, error
+    _give_back(client, ready)
+
+
+def _asked(
+    client: Client, what: tuple[int, int], ticket: Ticket
+) -> tuple[list[_Ready], BaseException | None]:
+    """What a request gave, or why it failed; nothing where `pause` has cancelled it."""
+    try:
+        request = begin(client, *what, ticket)
+        if request is None:
+            return [], None
+        made = zip(request.finish(), request.uniform, strict=True)
+        return [(batch, numbers, request.epoch) for batch, numbers in made], None
+    except BaseException as error:
+        return [], error
+
+
+def _give_back(client: Client, batches: Iterable[_Ready]) -> None:
+    """Tell the rate limiter of batches that nobody takes."""
+    with contextlib.suppress(DisconnectedError):  # the limiter's actor is not reached
+        for _batch, numbers, epoch in batches:
+            client.give_back(len(numbers), epoch)

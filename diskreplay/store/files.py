@@ -25,6 +25,7 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _SYNCED_AT_ONCE = 16  # files
 _MOST_LINKS = 40  # that a path may lead over
+_WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _ZEROS = memoryview(bytes(1 << 20))
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -88,7 +89,7 @@ def allocate(path: Path, size: int) -> int:
     A full disk is an error here, before a row is accepted, and never a SIGBUS later on.
     """
     with explained(path, "cannot allocate the segment"):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             os.ftruncate(fd, size)
             promise(fd, size)
@@ -119,7 +120,10 @@ def blank(path: Path, size: int) -> None:
     on the disk. What of it is not in the page cache is not read.
     """
     with explained(path, "cannot let the file be written to"):
-        os.chmod(path, 0o644)
+        # To be written by those who may write to its directory: the umask that gave the directory
+        # its mode gives a new file the same. To ask for the umask is to change it for a moment,
+        # for all threads.
+        _change_mode(path, add=os.stat(path.parent).st_mode & _WRITE_BITS)
     fd = open_to_write(path)
     try:
         # By writing, and not through a mapping: where the file system has to find new room, since
@@ -128,6 +132,10 @@ def blank(path: Path, size: int) -> None:
             write_at(fd, path, _ZEROS[: size - start], start)
     finally:
         os.close(fd)
+
+
+def _change_mode(path: Path, *, add: int = 0, drop: int = 0) -> None:
+    os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~drop | add)
 
 
 def is_there(path: Path) -> bool:
@@ -197,7 +205,7 @@ def open_plain(path: Path, flags: int) -> int:
     end: a store may come from a stranger.
     """
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket, or a pipe
             raise _not_plain(path) from error
@@ -398,9 +406,10 @@ def copy(source: Path, target: Path) -> None:
 
 
 def seal(path: Path) -> None:
-    """Make a file read-only: checkpoints share it from now on."""
+    """Make a file read-only: checkpoints share it from now on. Who could read it still can, and
+    nobody else."""
     with explained(path, "cannot make the segment read-only"):
-        os.chmod(path, 0o444)
+        _change_mode(path, drop=_WRITE_BITS)
 
 
 def remove(path: Path) -> None:

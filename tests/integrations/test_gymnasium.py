@@ -420,6 +420,43 @@ def test_a_vector_environment_of_tensors(mode):
         assert_same(batches[1][name], values)
 
 
+class Gymnasiums(gymnasium.vector.VectorWrapper):
+    """In the place of Gymnasium's own, which want another package."""
+
+
+Gymnasiums.__module__ = "gymnasium.wrappers.vector.array_conversion"
+NumpyToTorch = type("NumpyToTorch", (Gymnasiums,), {"__module__": Gymnasiums.__module__})
+ToJax = type(
+    "NumpyToJax", (type("ArrayConversion", (Gymnasiums,), {"__module__": Gymnasiums.__module__}),),
+    {"__module__": Gymnasiums.__module__},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tensors", [NumpyToTorch, ToJax])
+@pytest.mark.parametrize("inner", [(), (Gymnasiums,)])
+def test_gymnasiums_tensors_of_same_step_are_refused(monkeypatch, tensors, inner):
+    """They fail amid the step that ends the first episode, in PyTorch's words."""
+
+    def wrapped(mode, *layers):
+        env = make_envs(SyncVectorEnv, mode)
+        for layer in layers:
+            env = layer(env)
+        return env
+
+    with make_buffer(3) as buffer:
+        refused = wrapped(AutoresetMode.SAME_STEP, *inner, tensors, gymnasium.vector.VectorWrapper)
+        with pytest.raises(InvalidInputError, match=f"SAME_STEP Gymnasium's {tensors.__name__} "):
+            VectorRecorder(refused, buffer)
+        for layers in (
+            (AutoresetMode.NEXT_STEP, tensors), (AutoresetMode.DISABLED, tensors),
+            (AutoresetMode.SAME_STEP, *inner),
+            (AutoresetMode.SAME_STEP, Arrays, tensors),  # which may make arrays of numbers of them
+        ):  # fmt: skip
+            VectorRecorder(wrapped(*layers), buffer)
+        monkeypatch.setattr(gymnasium, "__version__", "1.5.0")
+        VectorRecorder(refused, buffer)  # of which nobody has looked
+
+
 def test_an_environment_that_gives_some_envs_only():
     """As EnvPool's and ALE's with a batch_size, and EnvPool's for a reset_mask."""
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -840,6 +841,66 @@ def test_a_checkpoint_that_a_save_retires_while_it_is_loaded(tmp_path, monkeypat
             assert (networks[1].bias == before).all()
 
 
+@pytest.mark.parametrize("amid", ["the listing", "the networks", "the rows"])
+@pytest.mark.parametrize("then", ["it fits", "it does not", "it goes"])
+def test_a_save_of_the_same_number_while_it_is_loaded(tmp_path, monkeypatch, amid, then):
+    """By another process: its checkpoint is loaded whole, or nothing is. Rows came that had no
+    networks, where those of the new one do not fit, or it was gone a moment later."""
+    networks = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
+    place = tmp_path / "checkpoints"
+    writer, reader = (make_buffer(tmp_path / name / "replay") for name in "ab")
+    with writer, reader:
+        saving, loading = (
+            RunState(buffer, place, modules={"q": network})
+            for buffer, network in zip((writer, reader), networks, strict=True)
+        )
+        writer.add(np.zeros(4, "float32"), 0, 1.0, False, False)
+        saving.save(1)
+        before = networks[1].bias.clone()
+
+        def save_again():
+            monkeypatch.undo()
+            networks[0].bias.data += 1
+            writer.add(np.zeros(4, "float32"), 0, 2.0, False, False)
+            if then == "it fits":
+                saving.save(1)
+            else:
+                RunState(writer, place, modules={"q": torch.nn.Linear(3, 3)}).save(1)
+
+        def amid_of(call):
+            def called(*arguments, **options):
+                if amid == "the listing":
+                    found = call(*arguments, **options)
+                    save_again()
+                    return found
+                save_again()
+                try:
+                    return call(*arguments, **options)
+                finally:
+                    if then == "it goes":
+                        shutil.rmtree(place)
+
+            return called
+
+        owner, name = {
+            "the listing": (loading, "_find"), "the networks": (torch, "load"),
+            "the rows": (reader, "load"),
+        }[amid]  # fmt: skip
+        monkeypatch.setattr(owner, name, amid_of(getattr(owner, name)))
+        if then == "it fits":
+            assert loading.load(1) == (1, {})
+            assert reader.add_count == 2
+            assert (networks[1].bias == networks[0].bias).all()
+            return
+        if then == "it goes" and amid != "the listing":
+            assert loading.load() == (None, {})
+        else:
+            with pytest.raises(InvalidInputError, match=r"\(3,\) saved, and \(2,\) here"):
+                loading.load(1)
+        assert reader.add_count == 0
+        assert (networks[1].bias == before).all()
+
+
 @pytest.fixture
 def ctrl_c():
     """What Python does by itself where nobody has said anything else."""
@@ -900,7 +961,7 @@ def test_ctrl_c_amid_a_load_leaves_gradients_on(tmp_path, monkeypatch, ctrl_c):
 
 
 def test_ctrl_c_between_two_tries_leaves_all_of_one_moment(tmp_path, monkeypatch, ctrl_c):
-    """Another process saves as the rows are loaded, and Ctrl-C comes when they are."""
+    """Another process saves as rows are loaded, and Ctrl-C comes before they are loaded anew."""
     with make_buffer(tmp_path / "a") as writer, make_buffer(tmp_path / "b") as buffer:
         saving, layers, _ = three_layers(tmp_path, writer)
         run, _, now = three_layers(tmp_path, buffer)
@@ -913,9 +974,10 @@ def test_ctrl_c_between_two_tries_leaves_all_of_one_moment(tmp_path, monkeypatch
             for _ in range(5):
                 writer.add(np.zeros(4, np.float32), 0, 1.0, False, False)
             saving.save(1)
-            found = load(*arguments, **options)
-            ctrl_c()
-            return found
+            try:
+                return load(*arguments, **options)  # refused: the networks are of the first save
+            finally:
+                ctrl_c()
 
         monkeypatch.setattr(buffer, "load", loads)
         with pytest.raises(KeyboardInterrupt):

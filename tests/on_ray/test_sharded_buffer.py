@@ -1,5 +1,6 @@
 """A sharded buffer: draws, priorities, writers, limits, checkpoints. Its deaths are elsewhere."""
 
+import gc
 import itertools
 import pickle
 import threading
@@ -294,6 +295,21 @@ def test_retention_and_what_cannot_be_loaded(replay, tmp_path):
         replay.load(tmp_path / "ck", 2)
     np.testing.assert_array_equal(replay.gather(batch.id).number, batch.number)
     assert (replay.sample().generation <= batch.generation.max()).all()  # nothing has changed
+
+
+def test_a_client_that_nobody_has_any_more_ends_the_thread_of_its_prefetcher(replay):
+    fill(replay)
+    learner = ShardedReplayBuffer.connect(replay.name)
+    batches = learner.prefetch(depth=2)
+    check(next(batches))
+    thread = batches._thread
+    del batches
+    gc.collect()
+    check(next(learner._prefetchers[0]))  # the buffer keeps it
+    del learner
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def add_many(writer, steps):

@@ -1,6 +1,8 @@
 """Batches that are asked for ahead of a client that is none; without a cluster."""
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -167,3 +169,38 @@ def test_a_pause_does_not_wait_for_the_limiter():
             assert len(client.tickets) == number + 1 or client.waiting.acquire(timeout=60)
     assert len(set(client.tickets)) == len(client.tickets)
     assert client.given_back == 0
+
+
+@pytest.mark.parametrize("amid", ["a request", "no request", "an error"])
+def test_one_that_nobody_closed_ends_its_thread(amid):
+    """It kept itself, and the client, as long as the process was there."""
+    client = Client(room=0)
+    if amid == "an error":
+        client.errors = [EmptyBufferError("nothing to sample")]
+    batches = ShardedPrefetcher(client, 2, BATCHES, SIZE)
+    client.room.release()
+    if amid != "an error":
+        assert next(batches) == "batch 0"
+        with batches._lock:
+            while not batches._working:
+                assert batches._changed.wait(60)
+    if amid == "no request":
+        client.room.release()
+        settled_with = 2 * BATCHES - 1
+        with batches._lock:
+            while len(batches._ready) < settled_with or batches._working:
+                assert batches._changed.wait(60)
+    thread, gone = batches._thread, weakref.ref(batches)
+    del batches
+    gc.collect()
+    assert gone() is None, "a thread that waits keeps it"
+    if amid == "a request":
+        client.room.release()
+    thread.join(60)
+    assert not thread.is_alive()
+    taken = 0 if amid == "an error" else 1
+    assert client.given_back == SIZE * (client.made - taken)
+    client = weakref.ref(client)
+    del thread
+    gc.collect()
+    assert client() is None

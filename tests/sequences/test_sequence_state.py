@@ -1,5 +1,6 @@
 """What is saved of a view: draws go on bit for bit."""
 
+import itertools
 import json
 import random
 import shutil
@@ -16,7 +17,9 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import DiskReplayError, FormatError, StorageError
 from diskreplay.store.store import Store
 from tests import processes
+from tests.effort import effort
 from tests.sequences.test_sequences import make_buffer, play
+from tests.test_interrupt import interrupted
 
 VIEWS = {
     "even": {"ends": "shift", "burn_in": 2},
@@ -43,6 +46,10 @@ def learn(buffer, views, rng, steps=20, start=0):
             if view.options.prioritized:
                 view.update_priorities(batch.anchor, [rng.random() for _ in range(5)])
     return drawn
+
+
+def ctrl_c():
+    signal.raise_signal(signal.SIGINT)  # a real one, which waits for what must not stop
 
 
 def begun(path, **options):
@@ -259,6 +266,43 @@ def test_batches_under_way_are_drawn_again(tmp_path):
         buffer.load(tmp_path / "saved", 1)
         view = buffer.sequences(3, name="fresh", **VIEWS["fresh"])
         assert go_on(buffer, view.prefetch(3, 4)) == wanted
+
+
+def test_ctrl_c_while_they_are_drawn_again_leaves_them_to_who_asks_next(tmp_path):
+    """A prefetcher that nobody had stayed open, so that there could be no other one."""
+    buffer, _ = begun(tmp_path / "replay")
+    view = buffer.sequences(3, name="fresh", **VIEWS["fresh"])
+    batches = view.prefetch(3, 4)
+    next(batches)
+    buffer.save(tmp_path / "saved", 1)
+    wanted = [next(batches).anchor.tolist() for _ in range(4)]
+    buffer.close()
+
+    def is_cut(number):
+        """Whether it was, and what stayed open."""
+        buffer.load(tmp_path / "saved", 1)
+        made = []
+        cut = interrupted(lambda: made.append(view.prefetch(3, 4)), number, ctrl_c)
+        lost = [] if made else [*view._prefetchers.open]
+        (batches,) = made or lost or [view.prefetch(3, 4)]
+        assert [next(batches).anchor.tolist() for _ in range(4)] == wanted, number
+        batches.close()
+        assert not buffer._views.prefetching
+        return cut, bool(lost)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with make_buffer(tmp_path / "other", capacity=100) as buffer:
+            view = buffer.sequences(3, name="fresh", **VIEWS["fresh"])
+            step = effort(23, 7, 1)
+            end = next(number for number in itertools.count(0, step) if not is_cut(number)[0])
+            found = [is_cut(number) for number in range(end - step - 7, end)]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end > 300
+    # Nobody but its caller can close what a function returns.
+    assert sum(lost for _cut, lost in found) < 6
+    assert not any(lost for _cut, lost in found[:3])
 
 
 def test_damaged_priorities_are_named_and_repaired(tmp_path):
