@@ -217,24 +217,30 @@ class Power:
 
     def _write_back(self) -> None:
         """Something reaches the image that the program did not ask for."""
-        paths = [path for path in self._root.rglob("*") if path.is_file() or path.is_dir()]
-        if not paths or self._chance.random() < 0.1:
-            self._on(self._root, lambda fd: self._libc.syncfs(fd))
-            return
-        for path in self._chance.sample(paths, self._chance.randint(1, min(8, len(paths)))):
-            if path.is_dir() or self._chance.random() < 0.3:
-                self._on(path, os.fsync)
+        chance = self._chance
+        paths = [
+            os.path.join(base, name)
+            for base, directories, names in os.walk(self._root)
+            for name in directories + names
+        ]
+        if not paths or chance.random() < 0.1:
+            paths = [os.fspath(self._root)]
+        for path in chance.sample(paths, chance.randint(1, min(8, len(paths)))):
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:  # another thread removes what was cleared
                 continue
-            start = self._chance.randrange(path.stat().st_size + 1) & ~4095
-            offset, size = ctypes.c_int64(start), ctypes.c_int64(self._chance.choice((4096, 65536)))
-            self._on(path, lambda fd, at=offset, n=size: self._libc.sync_file_range(fd, at, n, 7))
-
-    def _on(self, path: Path, function: Callable[[int], Any]) -> None:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            function(fd)
-        finally:
-            os.close(fd)
+            try:
+                if path == os.fspath(self._root):
+                    self._libc.syncfs(fd)
+                elif os.path.isdir(path) or chance.random() < 0.3:
+                    os.fsync(fd)
+                else:
+                    start = chance.randrange(os.fstat(fd).st_size + 1) & ~4095
+                    size = chance.choice((4096, 65536))
+                    self._libc.sync_file_range(fd, ctypes.c_int64(start), ctypes.c_int64(size), 7)
+            finally:
+                os.close(fd)
 
 
 def mount_for_oneself() -> None:
