@@ -64,9 +64,9 @@ class PrioritizedSampler:
             tree.starts.ctypes.data, len(tree.starts) - 1,
         )  # fmt: skip
 
-    def grow(self) -> None:
-        """Follow the index when it has grown."""
-        self._go_by(self.tree.grown(self._index.size))
+    def grow(self, size: int) -> None:
+        """Have a leaf for each place of the index, which is about to have so many."""
+        self._go_by(self.tree.grown(size))
 
     def append_one(self, step: int, flags: int, reward: float, columns: int = 0) -> None:
         """One row of the only env, taken in by index and tree with one kernel call, and committed
