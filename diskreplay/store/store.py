@@ -48,7 +48,7 @@ from diskreplay.store.open_store import OpenStore, group_attributes
 from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import identity, resolved
 from diskreplay.store.place import read_steadily
-from diskreplay.store.record import Record, write_group
+from diskreplay.store.record import Record, of_priorities, write_group
 from diskreplay.store.row_writer import RowWriter
 from diskreplay.store.usage import sizes
 from diskreplay.thread_start import try_to_start
@@ -216,11 +216,11 @@ class Store(OpenStore):
     def _opened_to_read(cls, path: Path, only: Container[str] | None) -> "Store":
         """Of a store that is closed meanwhile the record may have been read before it had the last
         rows, and the page, which says to go by the record, after that: look again then."""
-        for _ in range(_TRIES):
+        for tries_left in reversed(range(_TRIES)):
             record, store = identity(path / "zarr.json"), cls(path, mode="r", only=only)
             lacking = store.follower.unrecorded()  # before it is asked whether it is closed
             live = store.page is None or not store.page.closed
-            if live or identity(path / "zarr.json") == record:
+            if live or identity(path / "zarr.json") == record or not tries_left:
                 break
             store.close()
         if lacking and not live:
@@ -340,9 +340,15 @@ class Store(OpenStore):
             with self._record.replacing_priorities(leaves or {}):
                 for name, unsaved in (leaves or {}).items():
                     priorities.replace(self.path, name, unsaved, int(first.min()))
-                self.meta = dict(meta)
+                before, self.meta = self.meta, dict(meta)
                 self._record.forget_documents()
-                self._record.write(count, first, closing=closing)
+                try:
+                    self._record.write(count, first, closing=closing)
+                except BaseException:
+                    # A later record says nothing that this one was refused; but new priorities
+                    # are in their place by now.
+                    self.meta = before | of_priorities(meta)
+                    raise
             self.maintenance.all_recorded()
             for column in self.mutable_columns:
                 column.flushed()

@@ -1,5 +1,6 @@
 """What the record says of a store, beside google-crc32c and the files themselves."""
 
+import errno
 import json
 
 import google_crc32c
@@ -8,6 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay import errors
 from diskreplay.store import files, priorities, private
 from diskreplay.store.record import write_group
 
@@ -165,3 +167,38 @@ def test_the_group_is_built_among_the_private_files(buffer, monkeypatch):
     assert said(buffer) == {"a": 1}
     _store, record, count, first = parts(buffer)
     record.write(count, first)
+
+
+def test_documents_that_a_full_disk_refused_are_written_with_the_next_record(buffer, monkeypatch):
+    store = buffer._rows.store
+
+    def refuse(_contents, **_options):
+        raise errors.DiskFullError(errno.ENOSPC, "no room", "there")
+
+    add(buffer, ROWS + 1)
+    monkeypatch.setattr(files, "replace", refuse)
+    with pytest.raises(errors.DiskFullError):
+        store.maintenance.run(durable=True)
+    monkeypatch.undo()
+    assert said(buffer, "observation")["seals"] == {}
+    store.maintenance.run(durable=True)
+    assert set(said(buffer, "observation")["seals"]) == {"0/0"}
+
+
+def test_what_a_record_that_failed_should_have_said_no_later_one_says(buffer, monkeypatch):
+    buffer.set_metadata({"run": 1})
+    store, real = buffer._rows.store, files.replace
+
+    def refuse(contents, **options):
+        if store.path / "zarr.json" in contents:
+            raise errors.DiskFullError(errno.ENOSPC, "no room", "there")
+        real(contents, **options)
+
+    monkeypatch.setattr(files, "replace", refuse)
+    with pytest.raises(errors.DiskFullError):
+        buffer.set_metadata({"run": 2})
+    monkeypatch.undo()
+    assert buffer.metadata == {"run": 1}
+    add(buffer, ROWS)
+    store.maintenance.run(durable=True)
+    assert said(buffer)["metadata"] == {"run": 1}
