@@ -1049,3 +1049,22 @@ def test_ctrl_c_while_a_ring_is_taken_holds_it_for_nobody(tmp_path, monkeypatch)
             writer.close()
             (writer,) = buffer.env_writers(rows=8)
         writer.close()
+
+
+def test_options_are_noted_while_no_row_of_an_actor_comes(tmp_path, monkeypatch):
+    buffer = make(tmp_path / "store", 1)
+    (writer,) = buffer.env_writers()
+    writer.add(**step_of(0, 0))
+    buffer.close()  # the ring stays: its actor is there
+    whole, held = diskreplay.ReplayBuffer._record, []
+
+    def noted(self, **how):
+        held.append(self._lock._is_owned())
+        whole(self, **how)
+
+    monkeypatch.setattr(diskreplay.ReplayBuffer, "_record", noted)
+    buffer = make(tmp_path / "store", 1, gamma=0.5)
+    assert buffer._thread is not None  # which takes rows whenever it gets the lock
+    assert held == [True]
+    buffer.close()
+    writer.close()
