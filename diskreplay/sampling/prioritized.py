@@ -118,10 +118,9 @@ class PrioritizedSampler:
         largest one seen."""
         if self.initial is None:
             return self.tree.fill(places, self._newest_leaf())
-        leaves, tree = self.initial.at(places), self.tree
+        leaves = self.initial.at(places)
         leaves[np.isnan(leaves)] = self._newest_leaf()
-        if len(leaves):
-            tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, leaves)
+        self.tree.put(places, leaves)
 
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable: they cannot be drawn."""
