@@ -96,10 +96,10 @@ class Record:
 
     # -- shards in their places
 
-    def write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict[Any, Any]]:
-        """Shards of segments not sealed yet, beside their places, and what `note_flushed` takes
+    def write_partial_shards(self, count: np.ndarray) -> tuple[dict[Path, Path], dict[Any, Any]]:
+        """Shards of segments not sealed yet, with the place of each, and what `note_flushed` takes
         when they are in them."""
-        written, flushed = [], {}
+        written, flushed = {}, {}
         for column in self._store.packed_columns:
             for key in column.unfinished(count):
                 used, name = column.field.used(*key, count), (column.field.name, *key)
@@ -109,10 +109,10 @@ class Record:
                 if self._flushed.get(name) != flushed[name]:
                     column.reopen_sealed(key)
                     with column.files.changing:
-                        path = column.files.make_way(column.files.paths.chunk(*key))
-                    beside = path.with_name(path.name + ".tmp")
-                    column.segments.seals[key] = column.partial(key, count).write(beside)
-                    written.append(beside)
+                        place = column.files.make_way(column.files.paths.chunk(*key))
+                    made = column.files.paths.flushed(*key)
+                    column.segments.seals[key] = column.partial(key, count).write(made)
+                    written[made] = place
         return written, flushed
 
     def note_flushed(self, flushed: dict[Any, Any]) -> None:

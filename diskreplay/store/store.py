@@ -338,10 +338,10 @@ class Store(OpenStore):
             written, flushed = self._record.write_partial_shards(count)
             raw = [path for column in self.raw_columns for path in column.unsynced()]
             files.sync([*written, *self.maintenance.unsynced(), *raw])
-            for beside in written:
-                files.rename(beside, beside.with_suffix(""))
+            for made, place in written.items():
+                files.rename(made, place)
             self._record.note_flushed(flushed)  # not before: one that failed writes them again
-            self.maintenance.sync_names(written)
+            self.maintenance.sync_names(written.values())
             with self._record.replacing_priorities(leaves or {}):
                 for name, unsaved in (leaves or {}).items():
                     priorities.replace(self.path, name, unsaved, int(first.min()))
