@@ -329,6 +329,11 @@ class Session(CallGuard, Closing):
         RemoteError
             It was not published. Without `wait` the next save may raise it.
 
+        Warns
+        -----
+        RuntimeWarning
+            It is saved, but older ones beyond `keep` could not be removed.
+
         Notes
         -----
         Full segments are hard-linked, so the cost follows the rows since the last full one; nothing
