@@ -137,9 +137,6 @@ class ActorRings:
     def _of_env(self, env: int, rows: int, store: IndexedStore) -> str:
         ring = self._rings.get(env)
         if ring is None or ring.rows != rows:
-            if ring is not None:
-                files.remove(ring.path)
-                del self._rings[env]
             ring = ActorRing.create(private.ring(self._path, env), self._fields, rows)
             ring.words[GENERATION] = generation.current(store.store.meta)
             ring.words[STEP] = store.episodes.step_for_actor(env)

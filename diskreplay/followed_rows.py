@@ -19,10 +19,14 @@ def catch_up(rows: Any) -> None:
             rows.index = None  # it had to do without some rows
         return
     if has_news:
-        rows.add_count = int(store.transitions_at(store.count).sum())
-        rows.episodes.follow()
-        if index is not None:
-            _take_in(rows)
+        try:
+            rows.add_count = int(store.transitions_at(store.count).sum())
+            rows.episodes.follow()
+            if index is not None:
+                _take_in(rows)
+        except BaseException:
+            rows.index = None  # it knows some of them: it is made anew, from all
+            raise
     flushes = follower.flushes()
     if rows.index is not None and flushes != rows.flushes and not flushes % 2:
         follower.renew_largest()

@@ -119,9 +119,11 @@ class IndexedStore(DrawableRows):
         index = self.index
         if index is None or not index.growing:
             return
-        if int(index.count.max()) + rows > index.size // self.store.num_envs:
-            index.grow(int(index.count.max()) + rows)
-            self.sampler.grow()
+        rows += int(index.count.max())
+        if rows > index.size // self.store.num_envs:
+            # The sampler first: if memory is short, it has not fewer leaves than kernels go by.
+            self.sampler.grow(index.size_with(rows))
+            index.grow(rows)
 
     def take_in(self, *added: np.ndarray) -> None:
         """Tell the index and the sampler of committed rows: env, step, flags and reward of each, as

@@ -187,7 +187,9 @@ class SequenceReader:
                 reads = self._reads(memory.plan, out._windows)
             else:
                 if not memory.reads:
-                    self._make_windows(memory)
+                    memory.reads = self._reads(memory.plan, memory.windows)
+                    memory.shown = self._shown(memory.windows, memory.plan.shown)
+                    memory.keep()
                 reads = memory.reads
             for name, rows, places in reads:
                 column = columns[name]
@@ -212,11 +214,6 @@ class SequenceReader:
         self._kept.append(memory)
         del self._kept[:-MOST_KEPT]
         return batch
-
-    def _make_windows(self, memory: SequenceMemory) -> None:
-        memory.reads = self._reads(memory.plan, memory.windows)
-        memory.shown = self._shown(memory.windows, memory.plan.shown)
-        memory.keep()
 
     def _reads(self, plan: WindowPlan, windows: dict[str, np.ndarray]) -> list[Read]:
         """How to fill arrays, of which those that do not fit are made anew."""

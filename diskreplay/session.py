@@ -73,35 +73,41 @@ class Session(CallGuard, Closing):
             path = temporary.store_in(workspace := temporary.make())
         path = resolved(path)
         self._set(kind, path, name, rng, workspace)
-        Store.sweep(path)
-        reopened = Store.is_at(path)
-        if reopened:
-            store = Store.open(
-                path, mode="a", capacity=capacity, shrink=bool(shrink),
-                check=kind.check,  # first: to let rows go is no answer to a wrong path
-            )  # fmt: skip
-        else:
-            store = Store.create(
-                path, kind.schema.fields, num_envs=self.num_envs, capacity=capacity,
-                segment_rows=segment_rows, env_group=env_group, meta=self._meta(),
-            )  # fmt: skip
+        store = None
         try:
-            if reopened:
+            Store.sweep(path)
+            if reopened := Store.is_at(path):
+                store = Store.open(
+                    path, mode="a", capacity=capacity, shrink=bool(shrink),
+                    check=kind.check,  # first: to let rows go is no answer to a wrong path
+                )  # fmt: skip
                 kind.check_opened(store)
                 if not shrink:
                     kind.check_transitions(store)
                 if lacking := kind.schema.lacking(store):
                     meta = {"extras": kind.describe()["extras"]}
                     store = loading.extend(store, lacking, meta)
+            else:
+                store = Store.create(
+                    path, kind.schema.fields, num_envs=self.num_envs, capacity=capacity,
+                    segment_rows=segment_rows, env_group=env_group, meta=self._meta(),
+                )  # fmt: skip
             self._start(store, keep_rng=not reopened or isinstance(seed, np.random.Generator))
             self._metadata = checked_metadata(self._metadata | given)
+            options = self._options_meta().items() if reopened else ()
+            if store.is_resized or any(store.meta.get(k) != v for k, v in options):
+                with self._lock:  # rows of actors may be taken by now
+                    self._record()  # readers should not see the options of another run
+                store.tell_readers()
         except BaseException:
-            store.close()
+            if not self._closed:  # it had begun, and rows of actors may be taken by now
+                with self._lock:
+                    self._shut()
+            elif store is not None:
+                store.close()
+            if workspace is not None:
+                workspace.remove()
             raise
-        options = self._options_meta().items() if reopened else ()
-        if store.is_resized or any(store.meta.get(k) != v for k, v in options):
-            self._record()  # readers should not see the options of another run
-            store.tell_readers()
 
     @classmethod
     def _over(cls, store: Store, kind: StoreKind, rng: np.random.Generator | None) -> Self:
@@ -322,6 +328,11 @@ class Session(CallGuard, Closing):
             new checkpoint, and one of that suffix is as it was.
         RemoteError
             It was not published. Without `wait` the next save may raise it.
+
+        Warns
+        -----
+        RuntimeWarning
+            It is saved, but older ones beyond `keep` could not be removed.
 
         Notes
         -----

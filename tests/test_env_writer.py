@@ -1,5 +1,6 @@
 """Actors in processes of their own: every row whose `add` returned is there, in order, once."""
 
+import errno
 import os
 import pickle
 import shutil
@@ -19,6 +20,7 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import (
     ClosedError,
     CorruptSegmentError,
+    DiskFullError,
     DtypeError,
     ForkedError,
     InvalidInputError,
@@ -1049,3 +1051,52 @@ def test_ctrl_c_while_a_ring_is_taken_holds_it_for_nobody(tmp_path, monkeypatch)
             writer.close()
             (writer,) = buffer.env_writers(rows=8)
         writer.close()
+
+
+def test_options_are_noted_while_no_row_of_an_actor_comes(tmp_path, monkeypatch):
+    buffer = make(tmp_path / "store", 1)
+    (writer,) = buffer.env_writers()
+    writer.add(**step_of(0, 0))
+    buffer.close()  # the ring stays: its actor is there
+    whole, held = diskreplay.ReplayBuffer._record, []
+
+    def noted(self, **how):
+        held.append(self._lock._is_owned())
+        whole(self, **how)
+
+    monkeypatch.setattr(diskreplay.ReplayBuffer, "_record", noted)
+    buffer = make(tmp_path / "store", 1, gamma=0.5)
+    assert buffer._thread is not None  # which takes rows whenever it gets the lock
+    assert held == [True]
+    buffer.close()
+    writer.close()
+
+
+def test_a_longer_ring_that_the_disk_has_no_room_for_leaves_the_one_before(tmp_path, monkeypatch):
+    with make(tmp_path / "store", 1) as buffer:
+        (writer,) = buffer.env_writers(rows=8)
+
+        def refuse(*_arguments):
+            raise DiskFullError(errno.ENOSPC, "no room", "there")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "allocate", refuse)
+            with pytest.raises(DiskFullError):
+                buffer.env_writers(rows=16)
+        writer.add(**step_of(0, 0))
+        with pytest.raises(LockedError, match="an actor writes to"):
+            buffer.env_writers(rows=16)
+        writer.close()
+        buffer.drain()
+        (longer,) = buffer.env_writers(rows=16)
+        with pytest.raises(ClosedError, match="made anew"):
+            writer_of(writer).add(**step_of(0, 1))
+        longer.add(**step_of(0, 1))
+        buffer.drain()
+        assert buffer.bounds.tolist() == [[0, 2]]
+        longer.close()
+
+
+def writer_of(writer):
+    """Another one of the same ring, as a process that it was sent to has it."""
+    return pickle.loads(pickle.dumps(writer))

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import diskreplay
 from diskreplay.errors import StoreMovedError, UnknownIdError
+from diskreplay.sampling.priority_tree import PriorityTree
 
 
 def make(path, kind=diskreplay.PrioritizedReplayBuffer, **options):
@@ -249,3 +250,24 @@ def test_a_checkpoint_that_was_replaced_has_its_own_metadata(tmp_path):
             assert reader.metadata == {"who": "A"}
             with pytest.raises(StoreMovedError):
                 reader.zarr()
+
+
+def test_a_reader_without_memory_for_more_leaves_asks_again(tmp_path, monkeypatch):
+    with make(tmp_path / "s", capacity=None) as writer:
+        fill(writer, 900)
+        with diskreplay.open(tmp_path / "s") as reader:
+            assert len(reader) == len(writer)
+            size = reader._rows.index.size
+
+            def refuse(*_arguments):
+                raise MemoryError
+
+            fill(writer, 200)  # more than it has places for, and not so many that it reads all anew
+            monkeypatch.setattr(PriorityTree, "grown", refuse)
+            with pytest.raises(MemoryError):
+                len(reader)
+            monkeypatch.undo()
+            assert len(reader) == len(writer)
+            rows = reader._rows
+            assert rows.index.size > size
+            assert rows.sampler.tree.capacity == rows.index.size  # kernels write to as many

@@ -3,6 +3,7 @@
 The fresh process loads what its argument says and prints the fingerprints of the batches it draws.
 """
 
+import errno
 import hashlib
 import json
 
@@ -11,6 +12,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.errors import DiskFullError
+from diskreplay.store.store import Store
 from tests import processes
 from tests.naive import SideBySide
 
@@ -324,3 +327,21 @@ def test_a_kill_after_a_save_keeps_the_priorities_of_the_save(tmp_path):
         assert np.all(leaves[new] == 7**0.6)
     with diskreplay.open(tmp_path / "checkpoints" / "replay_ckpt.1") as checkpoint:
         assert np.array_equal(checkpoint.tree.leaves[there], saved[there])
+
+
+def test_an_opening_that_cannot_note_its_options_holds_nothing(tmp_path, monkeypatch):
+    options = {"observation_space": Discrete(9), "action_space": Discrete(3), "capacity": 100}
+    with diskreplay.ReplayBuffer(tmp_path / "store", **options) as buffer:
+        buffer.add(1, 1, 0.0, False, False)
+
+    def refuse(*_arguments, **_options):
+        raise DiskFullError(errno.ENOSPC, "no room", "there")
+
+    monkeypatch.setattr(Store, "record", refuse)
+    with pytest.raises(DiskFullError) as refused:
+        diskreplay.ReplayBuffer(tmp_path / "store", **options, gamma=0.5)
+    monkeypatch.undo()
+    # The error is kept, as notebooks keep it, and with it all that its frames have.
+    assert refused.value.__traceback__ is not None
+    with diskreplay.ReplayBuffer(tmp_path / "store", **options, gamma=0.5) as buffer:
+        assert buffer.bounds.tolist() == [[0, 1]]

@@ -14,7 +14,8 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.check.verify import verify
-from diskreplay.store import files
+from diskreplay.errors import StorageError
+from diskreplay.store import files, tempfiles
 from tests import processes
 
 ROWS_OF_ONE = 1000  # so many numbers has each writer, and a row's reward is one of them
@@ -371,3 +372,27 @@ def test_priorities_that_did_not_change_are_shared_with_the_checkpoint_before(tm
             file.write(b"rot")
         path = buffer.save(tmp_path / "checkpoints", 4)  # what rotted is not linked once more
         assert (path / "priority" / chunks[2][2].name).read_bytes() == whole
+
+
+def test_a_save_whose_older_checkpoints_cannot_be_removed_is_one_all_the_same(
+    tmp_path, monkeypatch
+):
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Discrete(9), action_space=Discrete(3), capacity=100
+    ) as buffer:
+        buffer.add(1, 1, 0.0, False, False)
+        buffer.save(tmp_path / "saved", 1)
+
+        def refuse(_paths):
+            raise StorageError(errno.EIO, "refused", "there")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(tempfiles, "discard", refuse)
+            with pytest.warns(RuntimeWarning, match="older ones could not be removed") as warned:
+                made = buffer.save(tmp_path / "saved", 2, keep=1)
+        assert [each.filename for each in warned] == [__file__]
+        assert [each.path for each in diskreplay.checkpoints(tmp_path / "saved")] == [
+            tmp_path / "saved" / "replay_ckpt.1", made,
+        ]  # fmt: skip
+        buffer.save(tmp_path / "saved", 3, keep=1)  # which tries again
+        assert [each.number for each in diskreplay.checkpoints(tmp_path / "saved")] == [3]

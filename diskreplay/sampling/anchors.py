@@ -126,9 +126,9 @@ class Anchors:
     def _grow(self, size: int) -> None:
         marks = np.zeros(size, np.uint8)
         marks[: len(self._marks)] = self._marks
-        self._marks = marks
         if self.tree is not None:
             self.tree = self.tree.grown(size)
+        self._marks = marks  # last: if memory is short, the tree grows with the next call
 
     # -- looking
 

@@ -1,7 +1,7 @@
 """Numba kernels that go along an episode: returns to go, and goals that were reached."""
 
 from diskreplay.cache_line import prefetch_line
-from diskreplay.jit import address, int64, kernel, larger, smaller
+from diskreplay.jit import address, inner, int64, kernel, larger, smaller
 from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENDED,
@@ -66,6 +66,27 @@ def fill_to_go(ring, rewards, bounds, figures, seen, gamma, to_go):
     return 0
 
 
+@inner
+def _reach(ring, figures, place, way, most):
+    """How many rows behind that in `place` (`way` 1), or before it (-1), are of its episode; of so
+    many that there are. Galloping: in steps that double, and then by halves of the last one."""
+    episode = ring[place, EPISODE]
+    inside, outside, stride = int64(0), most + 1, int64(1)
+    while inside + stride <= most:
+        if ring[near(figures, place, way * (inside + stride)), EPISODE] != episode:
+            outside = inside + stride
+            break
+        inside += stride
+        stride *= 2
+    while inside + 1 < outside:
+        middle = (inside + outside) // 2
+        if ring[near(figures, place, way * middle), EPISODE] == episode:
+            inside = middle
+        else:
+            outside = middle
+    return inside
+
+
 @kernel(
     "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64, boolean, int64[::1]"
 )
@@ -93,20 +114,7 @@ def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals)
         if envs > 1:
             env, row = row % envs, row // envs
         first, count = bounds[env, FIRST], bounds[env, COUNT]
-        episode = ring[place, EPISODE]
-        last, beyond, stride = row, count, int64(1)
-        while last + stride < count:
-            if ring[near(figures, place, last + stride - row), EPISODE] != episode:
-                beyond = last + stride
-                break
-            last += stride
-            stride *= 2
-        while last + 1 < beyond:
-            middle = (last + beyond) // 2
-            if ring[near(figures, place, middle - row), EPISODE] == episode:
-                last = middle
-            else:
-                beyond = middle
+        last = row + _reach(ring, figures, place, 1, count - 1 - row)
         newest = near(figures, place, last - row)
         over = last + 1 < count or ring[newest, FLAGS] & (ENDED | FINAL) != 0
         goals[i] = -1
@@ -114,19 +122,6 @@ def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals)
             continue
         low = last if strategy == _FINAL_GOAL else row + 1
         if strategy == _EPISODE_GOAL:
-            begin, before, stride = row, first - 1, int64(1)
-            while begin - stride >= first:
-                if ring[near(figures, place, begin - stride - row), EPISODE] != episode:
-                    before = begin - stride
-                    break
-                begin -= stride
-                stride *= 2
-            while before + 1 < begin:
-                middle = (before + begin) // 2
-                if ring[near(figures, place, middle - row), EPISODE] == episode:
-                    begin = middle
-                else:
-                    before = middle
-            low = begin + 1
+            low = row - _reach(ring, figures, place, -1, row - first) + 1
         goals[i] = (low + int64(uniform[i] * (last - low + 1))) * envs + env
     return 0

@@ -64,9 +64,9 @@ class PrioritizedSampler:
             tree.starts.ctypes.data, len(tree.starts) - 1,
         )  # fmt: skip
 
-    def grow(self) -> None:
-        """Follow the index when it has grown."""
-        self._go_by(self.tree.grown(self._index.size))
+    def grow(self, size: int) -> None:
+        """Have a leaf for each place of the index, which is about to have so many."""
+        self._go_by(self.tree.grown(size))
 
     def append_one(self, step: int, flags: int, reward: float, columns: int = 0) -> None:
         """One row of the only env, taken in by index and tree with one kernel call, and committed
@@ -118,10 +118,9 @@ class PrioritizedSampler:
         largest one seen."""
         if self.initial is None:
             return self.tree.fill(places, self._newest_leaf())
-        leaves, tree = self.initial.at(places), self.tree
+        leaves = self.initial.at(places)
         leaves[np.isnan(leaves)] = self._newest_leaf()
-        if len(leaves):
-            tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, leaves)
+        self.tree.put(places, leaves)
 
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable: they cannot be drawn."""

@@ -80,7 +80,7 @@ class RowIndex:
         self._powers = float(gamma) ** np.arange(update_horizon + 1)
         self.figures = np.zeros(row_index_kernels.OLDEST + 2 * num_envs, np.int64)
         self.figures[: row_index_kernels.OLDEST] = (
-            rows_per_env or 1024, num_envs, stack_size, update_horizon, transitions or 0,
+            0, num_envs, stack_size, update_horizon, transitions or 0,
         )  # fmt: skip
         self.ends = np.empty(num_envs, np.int64)  # for kernels that draw
         # A row can end the waiting of a horizon of rows, and the retention of a stack of them: as
@@ -91,17 +91,22 @@ class RowIndex:
         self.table[row_index_kernels.BOUNDS] = self.bounds.ctypes.data
         self.table[row_index_kernels.FIGURES] = self.figures.ctypes.data
         self.table[row_index_kernels.ENDS_AT] = self.ends.ctypes.data
-        self._allocate()
+        self.ring = np.empty((0, row_index_kernels.WIDTH), np.int32)
+        self._make_places(rows_per_env or 1024)
         self._make_room(2 * num_envs)
 
-    def _allocate(self) -> None:
+    def _make_places(self, rows: int) -> None:
+        """Have places for so many rows of each env, those that are there among them."""
+        size = rows * self.num_envs
         try:
-            self.ring = np.zeros((self.size, self._kernels.WIDTH), np.int32)
+            ring = np.zeros((size, self._kernels.WIDTH), np.int32)
         except MemoryError as error:
             raise CapacityError(
-                f"{self.size} rows need {16 * self.size} bytes of memory for their index; choose a "
-                "smaller capacity"
+                f"{size} rows need {16 * size} bytes of memory for their index; choose a smaller "
+                "capacity"
             ) from error
+        ring[: len(self.ring)] = self.ring
+        self.figures[0], self.ring = rows, ring
         self._rewards = self.ring.view(np.float32)
         self.table[self._kernels.RING] = self.ring.ctypes.data
 
@@ -126,14 +131,15 @@ class RowIndex:
         """Ring, bounds and figures, as the kernels take them."""
         return self.ring, self.bounds, self.figures
 
+    def size_with(self, rows: int) -> int:
+        """What `size` is after `grow` with so many rows: twice as much at least, if it grows."""
+        kept = int(self.figures[0])
+        return (max(rows, 2 * kept) if rows > kept else kept) * self.num_envs
+
     def grow(self, rows: int) -> None:
         """Make room for so many rows of each env; only while nothing ever wraps around."""
-        if rows <= self.figures[0]:
-            return
-        old = self.ring
-        self.figures[0] = max(rows, 2 * self.figures[0])
-        self._allocate()
-        self.ring[: len(old)] = old
+        if (size := self.size_with(rows)) > self.size:
+            self._make_places(size // self.num_envs)
 
     def append(
         self, envs: np.ndarray, steps: np.ndarray, flags: np.ndarray, rewards: np.ndarray

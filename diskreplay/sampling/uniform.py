@@ -50,8 +50,8 @@ class UniformSampler:
     def take_over(self, other: "UniformSampler", newest: np.ndarray) -> None:
         """Go on where another one stopped; the index knows all there is to know."""
 
-    def grow(self) -> None:
-        """The index has grown; there is nothing to grow with it."""
+    def grow(self, size: int) -> None:
+        """The index is about to grow; there is nothing to grow with it."""
 
     def draw(
         self, rng: ReplayableRng, size: int, _beta: float

@@ -114,8 +114,8 @@ class ActorRing:
 
     @staticmethod
     def create(path: Path, fields: Sequence[Field], rows: int) -> "ActorRing":
-        """A new one, empty. It gets its name when it is whole: a kill before that leaves a file
-        that the next opening removes."""
+        """A new one, empty, in the place of one that is there. It gets its name when it is whole: a
+        kill before that leaves a file that the next opening removes."""
         made = private.ring_that_is_made(path)
         files.remove(made)  # an earlier call may have been refused amid it
         mapping = Mapping.create(made, _layout(fields, rows)[1])

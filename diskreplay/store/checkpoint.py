@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from diskreplay.errors import StorageError
 from diskreplay.locks import holding
 from diskreplay.store import (
     attachments,
@@ -207,9 +209,17 @@ def finish(
         store.maintenance.write_record(taken.due)
     store.place.check()  # else what was linked may be another store's
     room.put_in_place(begun.build)
-    if keep is not None:
-        retired = checkpoint_names.retired(target.parent, name, keep)
-        tempfiles.discard(path for path in retired if path != target)
+    try:
+        if keep is not None:
+            retired = checkpoint_names.retired(target.parent, name, keep)
+            tempfiles.discard(path for path in retired if path != target)
+    except StorageError as error:  # an error would say that there is no new one
+        warnings.warn(
+            f"{target}: saved, but older ones could not be removed, which the next save tries "
+            f"again ({error})",
+            RuntimeWarning,
+            stacklevel=7,
+        )
     return target
 
 

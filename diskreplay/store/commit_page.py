@@ -12,6 +12,7 @@ import numpy as np
 from diskreplay.errors import FormatError, StorageError
 from diskreplay.store import files
 from diskreplay.store.mapping import Mapping
+from diskreplay.store.ordering import barrier
 
 _MAGIC = b"DREPLAY2"
 _HEADER = np.dtype(
@@ -122,7 +123,10 @@ class CommitPage:
         each env both were true at one moment.
         """
         while True:
-            first, finals, count = self.first.copy(), self.finals.copy(), self.count.copy()
+            first, finals = self.first.copy(), self.finals.copy()
+            barrier()
+            count = self.count.copy()
+            barrier()  # the rows that count are looked at after this
             if np.array_equal(finals, self.finals) and np.array_equal(first, self.first):
                 return count, finals, first
 

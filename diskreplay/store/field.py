@@ -272,7 +272,10 @@ class Field:
         if field.shard_bytes > _LARGEST_SEGMENT or (
             field.packed and field.block_bytes > _LARGEST_BLOCK
         ):
-            raise ValueError(f"field {field.name!r}: rows of {field.row_bytes} bytes are too large")
+            raise ValueError(
+                f"field {field.name!r}: {field.segment_rows} rows of {field.row_bytes} bytes, of "
+                f"{field.env_group} env(s) in one file, are too large"
+            )
         return field
 
     def chunk_key(self, segment: int, group: int) -> str:

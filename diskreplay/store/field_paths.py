@@ -63,6 +63,11 @@ class FieldPaths(NamedTuple):
         fields have one name: upkeep may copy one's while an adding thread copies another's."""
         return private.directory(self.root) / f"unsealed.{self.number}.{made}"
 
+    def flushed(self, number: int, group: int) -> Path:
+        """A shard for plain readers, of a segment that is not sealed, before it is in its place.
+        Where it does not come there, closing the store removes it, or the next opening."""
+        return private.directory(self.root) / f"unsealed.{self.number}.{number}.{group}"
+
     def of_segment(self, number: int, group: int) -> list[Path]:
         """All that go with a segment that has left."""
         chunk = self.chunk(number, group)

@@ -143,16 +143,17 @@ def _noted_holder(path: Path) -> int | None:
 def is_held(path: Path) -> bool:
     """Whether some process holds `path`. Whoever wants to hold it in the microseconds that this
     takes has to try again."""
-    try:
-        fd = files.open_plain(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    with explained(path, "cannot look at the lock"):
+        try:
+            fd = files.open_plain(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
     return False
 
 

@@ -38,6 +38,7 @@ class Follower:
         self._mapped_epoch = 0  # of what is mapped
         self._mapped_count = np.zeros(store.num_envs, np.int64)  # the rows that it has
         self._mapped_packed: dict[str, np.ndarray] = {}  # of each packed field, those in shards
+        self._is_amid = False  # a `refresh`, which may have stopped short: rows are not mapped yet
         # A writer raises it when it opens, and behind closing.
         self._opened_epoch: int | None = None
         self._limited_epoch: int | None = None  # at which the record had our limits
@@ -150,10 +151,13 @@ class Follower:
         """Follow the writer; True if rows have come, or have left."""
         store = self._store
         before, first = store.count, store.first
-        if not self.is_behind() and not (self.follows and self._is_ahead()):
+        was_amid = self._is_amid
+        if not (was_amid or self.is_behind() or (self.follows and self._is_ahead())):
             return False
+        self._is_amid = True
         self.catch_up()
-        return bool((store.count > before).any() or (store.first > first).any())
+        self._is_amid = False
+        return was_amid or bool((store.count > before).any() or (store.first > first).any())
 
     def _is_ahead(self) -> bool:
         """Whether rows have come that this has not taken over, or `evict` has let go of some."""

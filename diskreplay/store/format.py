@@ -43,7 +43,7 @@ def parse_head(attributes: dict[str, Any]) -> tuple[int, int | None, list[Field]
     if capacity is not None:
         numbers.integer("capacity", capacity, num_envs, numbers.MOST_ROWS)
     if not 1 <= len(attributes["fields"]) <= _MOST_FIELDS:
-        raise ValueError(f"{len(attributes['fields'])} fields")
+        raise ValueError(f"1 to {_MOST_FIELDS} fields expected, found {len(attributes['fields'])}")
     fields = [Field.parse(document) for document in attributes["fields"]]
     if len({field.name for field in fields}) < len(fields):
         raise ValueError("two fields have one name")

@@ -165,10 +165,12 @@ class Maintenance:
                 if segment in full or column.segments.outrun(segment, progress):
                     self._unsynced.append(column.seal(segment, count, store.durable_count))
         for raw in self._store.raw_columns:
-            done = [s for s in raw.segments.full(count) if not s.is_handed_over]
-            for whole in done:
-                raw.seal(whole)
-            self._unsynced += [whole.path for whole in [*done, *raw.seal_handed()]]
+            for whole in raw.segments.full(count):
+                if not whole.is_handed_over:
+                    raw.seal(whole)
+                    self._unsynced.append(whole.path)  # each at once: the next may be refused
+            for path in raw.seal_handed():
+                self._unsynced.append(path)
 
     def freeze(self) -> None:
         """Seal segments of fields whose values may be replaced: a checkpoint is about to share
@@ -181,7 +183,8 @@ class Maintenance:
             self._seal(self._store.count.copy())
             self.place_copies()
             for column in mutable:
-                self._unsynced += column.freeze()
+                for path in column.freeze():
+                    self._unsynced.append(path)
 
     def place_copies(self) -> None:
         """Put copies that values were written to in their places, durably. With the lock held."""

@@ -1,6 +1,6 @@
 """A raw field whose values may be replaced: recurrent states, latents."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +57,13 @@ class MutableColumn(RawColumn):
         """No row comes to it any more; values may. It is synced once, as one that is sealed."""
         self.segments.open.pop(segment.key, None)
 
-    def freeze(self) -> list[Path]:
-        """Seal what a checkpoint can share though it was not sealed so far; returns the files."""
-        frozen = [
-            segment
-            for segment in self.segments.mapped.values()
-            if segment.seal is None and segment.key not in self.segments.open
-        ]
-        for segment in frozen:
-            super().seal(segment)
-        return [segment.path for segment in frozen]
+    def freeze(self) -> Iterator[Path]:
+        """Seal what a checkpoint can share though it was not sealed so far; gives each file when it
+        is sealed."""
+        for segment in list(self.segments.mapped.values()):
+            if segment.seal is None and segment.key not in self.segments.open:
+                super().seal(segment)
+                yield segment.path
 
     def partial(self, key: tuple[int, int], count: np.ndarray) -> PartialSegment:
         made = PartialSegment(self.segments.mapped[key], count)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError
-from diskreplay.store import format, private
+from diskreplay.errors import CapacityError, FormatError
+from diskreplay.store import format, numbers, private
 from diskreplay.store.commit_page import CommitPage, finals_in, rows_behind
 from diskreplay.store.field import Field
 from diskreplay.store.mutable_column import MutableColumn
@@ -76,10 +76,11 @@ class OpenStore:
         self.path, self.mode = path, mode
         attributes = format.read_attributes(path)
         try:
-            self._parse(attributes, capacity)
+            self._parse(attributes)
         # Not all errors of ours: a signal handler's call may raise one here.
         except (KeyError, TypeError, ValueError, OverflowError, FormatError) as error:
             raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
+        self._resize(self.capacity_before if capacity == -1 else capacity)
         self.meta = {k: v for k, v in attributes.items() if k not in OWN_KEYS}
         self.count: np.ndarray = self.durable_count.copy()
         self.durable_first = self.first.copy()
@@ -94,23 +95,21 @@ class OpenStore:
         self.page: CommitPage | None = None
         self.words: np.ndarray | None = None
 
-    def _parse(self, attributes: dict[str, Any], capacity: int | None) -> None:
-        self.is_resized = capacity not in (-1, attributes.get("capacity"))
-        self.num_envs, self.capacity_before, self.fields = format.parse_head(attributes)
-        self.capacity = self.capacity_before
-        if capacity != -1:
-            asked = attributes | {"capacity": capacity}
-            self.num_envs, self.capacity, self.fields = format.parse_head(asked)
-        self.rows_per_env, self.rows_per_env_before = (
-            None if rows is None else rows // self.num_envs
-            for rows in (self.capacity, self.capacity_before)
-        )
-        for field in self.fields:
-            segments = (self.rows_per_env or 0) // field.segment_rows * self.num_envs
-            if segments * (24 + 16 * field.blocks * field.packed) > _LARGEST_TABLE:
-                raise ValueError(f"{segments} segments of {field.name!r} are too many")
+    def _parse(self, attributes: dict[str, Any]) -> None:
+        self.num_envs, self.capacity_before, self.fields = parse_sizes(attributes)
+        self.rows_per_env_before = rows_of_each(self.capacity_before, self.num_envs)
         self.durable_count, self.first = format.parse_rows(attributes, self.num_envs)
         self.durable_transitions = format.parse_transitions(attributes, self.durable_count)
+
+    def _resize(self, capacity: int | None) -> None:
+        self.capacity, self.is_resized = capacity, capacity != self.capacity_before
+        self.rows_per_env = rows_of_each(capacity, self.num_envs)
+        try:
+            if capacity is not None:
+                numbers.integer("capacity", capacity, self.num_envs, numbers.MOST_ROWS)
+            _check_tables(self.fields, self.num_envs, self.rows_per_env)
+        except ValueError as error:
+            raise CapacityError(f"{self.path}: capacity {capacity}: {error}") from error
 
     # -- columns
 
@@ -209,6 +208,26 @@ class OpenStore:
         if transitions is None:
             transitions = self.transitions_at(count)
         return group_attributes(self.fields, self.capacity, first, count, transitions, self.meta)
+
+
+def rows_of_each(capacity: int | None, num_envs: int) -> int | None:
+    """Rows that each env keeps of a capacity; None for all."""
+    return None if capacity is None else capacity // num_envs
+
+
+def parse_sizes(attributes: dict[str, Any]) -> tuple[int, int | None, list[Field]]:
+    """As `format.parse_head`, and a ``ValueError`` too where they take more memory than any store
+    does."""
+    num_envs, capacity, fields = format.parse_head(attributes)
+    _check_tables(fields, num_envs, rows_of_each(capacity, num_envs))
+    return num_envs, capacity, fields
+
+
+def _check_tables(fields: Sequence[Field], num_envs: int, rows_per_env: int | None) -> None:
+    for field in fields:
+        segments = (rows_per_env or 0) // field.segment_rows * num_envs
+        if segments * (24 + 16 * field.blocks * field.packed) > _LARGEST_TABLE:
+            raise ValueError(f"{segments} segments of {field.name!r} are too many")
 
 
 def _column_type(field: Field) -> type[RawColumn] | type[PackedColumn]:

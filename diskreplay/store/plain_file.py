@@ -17,7 +17,7 @@ import numpy as np
 from diskreplay.errors import StorageError, StoreError
 from diskreplay.store import codec
 from diskreplay.store.segment import Seal
-from diskreplay.store.system_errors import says_lost, translated
+from diskreplay.store.system_errors import check_lost
 
 PIECE = 1 << 20  # bytes read at once: they stay in a cache until they are checked
 
@@ -39,25 +39,21 @@ def plain_file(path: Path) -> Iterator[tuple[int, int]]:
     StorageError
         The system refused for another reason than the file: nothing is known of it.
     """
+    fd = None
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise Unreadable("missing", "the file is missing") from error
-    except OSError as error:
-        if not says_lost(error):
-            raise translated(error, path, "cannot open the file") from error
-        raise Unreadable("unreadable", f"the file cannot be opened ({error.strerror})") from error
-    try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise Unreadable("unreadable", "no plain file")
         yield fd, found.st_size
     except OSError as error:
-        if not says_lost(error):
-            raise translated(error, path, "cannot read the file") from error
+        if fd is None and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise Unreadable("missing", "the file is missing") from error
+        check_lost(error, path, "cannot read the file")
         raise Unreadable("unreadable", f"the file cannot be read ({error.strerror})") from error
     finally:
-        os.close(fd)
+        if fd is not None:
+            os.close(fd)
 
 
 def read_at(fd: int, offset: int, out: np.ndarray) -> None:

@@ -215,18 +215,17 @@ class RawColumn(Column[RawSegment]):
         segment.close_file()
         self.segments.seal(segment, seal)
 
-    def seal_handed(self) -> list[RawSegment]:
-        """Seal what was handed over, but for what is written to again by now."""
-        done = []
+    def seal_handed(self) -> Iterator[Path]:
+        """Seal what was handed over, but for what is written to again by now; gives each file when
+        it is sealed."""
         for segment in self.segments.list_open():
             if segment.is_handed_over:
                 with self.files.changing:
                     is_open = self.segments.open.get(segment.key) is segment
                     if segment.is_handed_over and is_open:
                         self.seal(segment)
-                        done.append(segment)
                         segment.is_handed_over = False
-        return done
+                        yield segment.path
 
     # -- opening and leaving
 

@@ -27,16 +27,16 @@ class Record:
         store = self._store
         store.place.check()
         rows = int(count.max(initial=0))
-        documents = {}
+        documents, written = {}, {}
         for name, column in store.columns.items():
             found = self._seals_of(column, closing=closing)
             document = format.array_document(column.field, rows, store.num_envs, found)
-            seals = format.encode(document["attributes"])
-            if seals != self._seals.get(name) or closing:
+            written[name] = format.encode(document["attributes"])
+            if written[name] != self._seals.get(name) or closing:
                 documents[column.files.paths.directory / "zarr.json"] = format.encode(document)
-                self._seals[name] = seals
-        self._seals = {} if closing else self._seals
+        self._seals = {}  # where this fails, any of them may have been replaced
         files.replace(documents)
+        self._seals = {} if closing else written
         attributes = store.attributes(count, first)
         store.place.check()
         write_group(store.path, attributes)
@@ -83,8 +83,7 @@ class Record:
         store.place.check()
         for name in names:
             priorities.put_in_place(store.path, name)
-        belongs = priorities.LARGEST, priorities.VIEWS
-        store.meta |= {name: meta[name] for name in belongs if name in meta}
+        store.meta |= of_priorities(meta)
 
     def repeat(self) -> None:
         """Say of the same rows as the last time what `meta` says now."""
@@ -97,10 +96,10 @@ class Record:
 
     # -- shards in their places
 
-    def write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict[Any, Any]]:
-        """Shards of segments not sealed yet, beside their places, and what `note_flushed` takes
+    def write_partial_shards(self, count: np.ndarray) -> tuple[dict[Path, Path], dict[Any, Any]]:
+        """Shards of segments not sealed yet, with the place of each, and what `note_flushed` takes
         when they are in them."""
-        written, flushed = [], {}
+        written, flushed = {}, {}
         for column in self._store.packed_columns:
             for key in column.unfinished(count):
                 used, name = column.field.used(*key, count), (column.field.name, *key)
@@ -110,10 +109,10 @@ class Record:
                 if self._flushed.get(name) != flushed[name]:
                     column.reopen_sealed(key)
                     with column.files.changing:
-                        path = column.files.make_way(column.files.paths.chunk(*key))
-                    beside = path.with_name(path.name + ".tmp")
-                    column.segments.seals[key] = column.partial(key, count).write(beside)
-                    written.append(beside)
+                        place = column.files.make_way(column.files.paths.chunk(*key))
+                    made = column.files.paths.flushed(*key)
+                    column.segments.seals[key] = column.partial(key, count).write(made)
+                    written[made] = place
         return written, flushed
 
     def note_flushed(self, flushed: dict[Any, Any]) -> None:
@@ -125,6 +124,12 @@ class Record:
         for column in self._store.packed_columns:
             for key in column.unfinished(count):
                 self._flushed[column.field.name, *key] = column.field.used(*key, count).tobytes()
+
+
+def of_priorities(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the group's attributes that belong to the saved priorities."""
+    belongs = priorities.LARGEST, priorities.VIEWS
+    return {name: meta[name] for name in belongs if name in meta}
 
 
 def write_group(path: Path, attributes: dict[str, Any]) -> None:

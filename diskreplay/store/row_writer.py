@@ -12,6 +12,7 @@ from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.mutable_column import MutableColumn
 from diskreplay.store.numbers import MOST_ROWS
 from diskreplay.store.open_store import OpenStore
+from diskreplay.store.ordering import barrier
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.raw_column import RawColumn
 
@@ -115,6 +116,7 @@ class RowWriter:
                     self._take_in_hand(row + 1)
                 for (rows_of, first), value in zip(self._hand, final, strict=True):
                     rows_of[row + 1 - first] = 0 if value is None else value
+            barrier()
             self._store.count[0] = row + rows  # the commit
         except BaseException:
             self._hand_until = 0  # the next row may go to the segment before
@@ -145,6 +147,7 @@ class RowWriter:
         return self._columns_at
 
     def _count_finals(self, envs: np.ndarray, more: Any = 1) -> None:
+        barrier()  # behind the commit
         finals = finals_in(self._page.finals[envs]) + more
         self._page.finals[envs] = finals_word(finals, self._store.count[envs])
 
@@ -252,6 +255,7 @@ class RowWriter:
         if len(final_envs):
             for column, value in zip(store.columns.values(), final, strict=True):
                 column.scatter(final_envs, final_rows, value, None)
+        barrier()
         store.count[:] = stop  # the commit: each env's count is raised by one store
         self.is_amid = False
         if is_final or len(final_envs):
@@ -278,6 +282,7 @@ class RowWriter:
         for number, column in enumerate(store.columns.values()):
             for (env, values), row in zip(runs, rows.tolist(), strict=True):
                 column.write(env, row, values[number])
+        barrier()
         store.count[envs] = stop  # the commit
         at = list(store.columns).index("is_final")
         self._count_finals(envs, np.array([np.count_nonzero(v[at]) for _, v in runs]))

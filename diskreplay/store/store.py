@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError, LockedError, StorageError
+from diskreplay.errors import FormatError, InvalidInputError, LockedError, StorageError
 from diskreplay.signals import undisturbed
 from diskreplay.store import (
     file_locks,
@@ -44,11 +44,11 @@ from diskreplay.store.field import Field
 from diskreplay.store.follower import Follower
 from diskreplay.store.held_file import HeldFile
 from diskreplay.store.maintenance import Maintenance
-from diskreplay.store.open_store import OpenStore, group_attributes
+from diskreplay.store.open_store import OpenStore, group_attributes, parse_sizes, rows_of_each
 from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import identity, resolved
 from diskreplay.store.place import read_steadily
-from diskreplay.store.record import Record, write_group
+from diskreplay.store.record import Record, of_priorities, write_group
 from diskreplay.store.row_writer import RowWriter
 from diskreplay.store.usage import sizes
 from diskreplay.thread_start import try_to_start
@@ -140,6 +140,15 @@ class Store(OpenStore):
 
         With `sized` the fields are another store's, and keep the `segment_rows` that they have.
         """
+        if not sized:
+            rows_per_env = rows_of_each(capacity, num_envs)
+            fields = [f.sized(rows_per_env, num_envs, segment_rows, env_group) for f in fields]
+        nothing = np.zeros(num_envs, np.int64)
+        attributes = group_attributes(fields, capacity, nothing, nothing, nothing, meta)
+        try:
+            parse_sizes(attributes)  # as each opening does
+        except ValueError as error:
+            raise InvalidInputError(f"no store can have such fields and sizes: {error}") from error
         files.make_lasting_dirs(path)
         # What a creation that was cut had begun is gone over again. A store that another process
         # has made since we looked is left to the lock.
@@ -158,10 +167,6 @@ class Store(OpenStore):
                 raise LockedError(
                     f"{path}: another process has just created a store here; try again"
                 )
-            rows_per_env = None if capacity is None else capacity // num_envs
-            if not sized:
-                fields = [f.sized(rows_per_env, num_envs, segment_rows, env_group) for f in fields]
-            nothing = np.zeros(num_envs, np.int64)
             CommitPage.create(private.commit_page(path), nothing, sum(f.packed for f in fields))
             files.sync_dirs([private.directory(path)])
             documents: dict[Path, dict[Any, Any]] = {}
@@ -170,7 +175,7 @@ class Store(OpenStore):
                 documents |= format.field_documents(path, field, document)
             files.replace({at: format.encode(d) for at, d in documents.items()})
             # Last: a directory with this file is a store, and all it names is there.
-            write_group(path, group_attributes(fields, capacity, nothing, nothing, nothing, meta))
+            write_group(path, attributes)
             return cls(path, mode="a", lock=lock)
         except BaseException:
             file_locks.unlock(lock)
@@ -216,11 +221,11 @@ class Store(OpenStore):
     def _opened_to_read(cls, path: Path, only: Container[str] | None) -> "Store":
         """Of a store that is closed meanwhile the record may have been read before it had the last
         rows, and the page, which says to go by the record, after that: look again then."""
-        for _ in range(_TRIES):
+        for tries_left in reversed(range(_TRIES)):
             record, store = identity(path / "zarr.json"), cls(path, mode="r", only=only)
             lacking = store.follower.unrecorded()  # before it is asked whether it is closed
             live = store.page is None or not store.page.closed
-            if live or identity(path / "zarr.json") == record:
+            if live or identity(path / "zarr.json") == record or not tries_left:
                 break
             store.close()
         if lacking and not live:
@@ -333,16 +338,22 @@ class Store(OpenStore):
             written, flushed = self._record.write_partial_shards(count)
             raw = [path for column in self.raw_columns for path in column.unsynced()]
             files.sync([*written, *self.maintenance.unsynced(), *raw])
-            for beside in written:
-                files.rename(beside, beside.with_suffix(""))
+            for made, place in written.items():
+                files.rename(made, place)
             self._record.note_flushed(flushed)  # not before: one that failed writes them again
-            self.maintenance.sync_names(written)
+            self.maintenance.sync_names(written.values())
             with self._record.replacing_priorities(leaves or {}):
                 for name, unsaved in (leaves or {}).items():
                     priorities.replace(self.path, name, unsaved, int(first.min()))
-                self.meta = dict(meta)
+                before, self.meta = self.meta, dict(meta)
                 self._record.forget_documents()
-                self._record.write(count, first, closing=closing)
+                try:
+                    self._record.write(count, first, closing=closing)
+                except BaseException:
+                    # A later record says nothing that this one was refused; but new priorities
+                    # are in their place by now.
+                    self.meta = before | of_priorities(meta)
+                    raise
             self.maintenance.all_recorded()
             for column in self.mutable_columns:
                 column.flushed()

@@ -5,6 +5,7 @@ import pytest
 
 from diskreplay.errors import EmptyBufferError, NotSampleableError, PriorityError, UnknownIdError
 from diskreplay.sampling.anchors import Anchors
+from diskreplay.sampling.priority_tree import PriorityTree
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.window import Window, WindowPlan
 from tests.sampling.streams import GAMMA, Told
@@ -219,3 +220,21 @@ def test_new_windows_are_handed_out_once_before_all_draws(prioritized, num_envs,
     assert settled <= set(found + rest)
     again = drawn(anchors, 4000).anchor  # nothing is new now: all are drawn
     assert len(np.unique(again)) == anchors.count
+
+
+def test_what_cannot_grow_for_want_of_memory_grows_the_next_time(monkeypatch):
+    told = Told(np.random.default_rng(8), 1, None)
+    told.add(600)
+    anchors = followed(told, prioritized=True)
+    told.add(900)
+
+    def refuse(*_arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(PriorityTree, "grown", refuse)
+    with pytest.raises(MemoryError):
+        anchors.catch_up(told.index)
+    monkeypatch.undo()
+    anchors.catch_up(told.index)
+    assert anchors.tree.capacity == told.index.size  # kernels write to as many leaves
+    assert anchors.ids().tolist() == told.naive(2).anchors()

@@ -220,3 +220,22 @@ def test_more_rows_than_there_is_memory_for(monkeypatch):
                         np.empty(shape, kind))  # fmt: skip
     with pytest.raises(CapacityError, match="20 rows need 320 bytes of memory"):
         RowIndex(10, 2, 1, 1, GAMMA)
+
+
+def test_one_for_which_there_is_no_more_memory_stays_as_it_is(monkeypatch):
+    index = RowIndex(None, 1, 1, 1, GAMMA)
+    rows = index.size
+    transitions(index, 0, range(rows))
+    ids = index.sampleable_ids().tolist()
+
+    def refuse(*_arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "zeros", refuse)
+    with pytest.raises(CapacityError, match=f"{2 * rows} rows need"):
+        index.grow(rows + 1)
+    monkeypatch.undo()
+    assert index.size == rows == len(index.ring)  # kernels write to as many places
+    assert index.sampleable_ids().tolist() == ids
+    index.grow(rows + 1)
+    assert index.size == 2 * rows == len(index.ring)

@@ -11,7 +11,7 @@ import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
-from diskreplay.store import files
+from diskreplay.store import commit_page, files
 from diskreplay.store.commit_page import says_closed
 
 RECORDED, ROWS = 20, 27
@@ -139,3 +139,25 @@ def test_whether_it_was_closed_is_read_from_the_page_alone(store):
     page.symlink_to(store / "zarr.json")
     with pytest.raises(StorageError, match="no regular file"):
         says_closed(page)
+
+
+def test_what_belongs_together_is_looked_at_in_one_order(store, monkeypatch):
+    """Whatever the order in which a processor loads: a fence stands between two looks."""
+    page, looked = commit_page.CommitPage(store / STATE, 1, 0, writable=False), []
+
+    class Noted:
+        def __init__(self, name):
+            self.name, self.array = name, getattr(page, name)
+
+        def copy(self):
+            looked.append(self.name)
+            return self.array.copy()
+
+        def __array__(self, *_arguments, **_options):
+            return self.array
+
+    for name in ("first", "finals", "count"):
+        setattr(page, name, Noted(name))
+    monkeypatch.setattr(commit_page, "barrier", lambda: looked.append("fence"))
+    page.snapshot()
+    assert looked == ["first", "finals", "fence", "count", "fence"]

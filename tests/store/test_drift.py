@@ -754,6 +754,6 @@ def test_a_full_segment_that_is_sealed_is_not_handed_over(tmp_path, when):
                 assert segment.is_handed_over
                 column.seal(segment)
             files.remove(segment.path)  # as when it has left
-            assert column.seal_handed() == []
+            assert list(column.seal_handed()) == []
             (tmp_path / "file").write_bytes(bytes(segment.mapping.array))
             shutil.move(tmp_path / "file", segment.path)

@@ -1,5 +1,6 @@
 """Locks of files: who has one, when it is free again, and what is said of the one who has it."""
 
+import errno
 import os
 import warnings
 
@@ -126,3 +127,15 @@ def test_a_forked_child_does_not_have_it(tmp_path):
 def test_a_number_that_no_process_can_have_is_of_none():
     assert file_locks.has_ended(10**20)
     assert not file_locks.has_ended(os.getpid())
+
+
+def test_what_the_system_says_while_it_is_asked_who_holds_a_lock_is_an_error_of_ours(tmp_path):
+    path = tmp_path / "taker"
+    assert not file_locks.is_held(path)
+    fd = file_locks.try_lock(path)
+    assert file_locks.is_held(path)
+    file_locks.unlock(fd)
+    assert not file_locks.is_held(path)
+    with pytest.raises(errors.StorageError, match="cannot look at the lock") as refused:
+        file_locks.is_held(path / "below")  # a file, and no directory
+    assert refused.value.errno == errno.ENOTDIR

@@ -1,5 +1,7 @@
 """A reader that keeps up with a writer, step by step, beside lists of rows."""
 
+import errno
+import itertools
 import shutil
 
 import numpy as np
@@ -7,9 +9,12 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay import small_columns
 from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import commit_page, private
+from diskreplay.store import store as store_module
 from diskreplay.store.follower import Follower
+from diskreplay.store.mapping import Mapping
 from diskreplay.store.store import Store
 
 ROWS = 8
@@ -283,3 +288,47 @@ def test_rows_that_leave_while_a_store_is_opened_are_not_read_as_zeros(
         writer.check(reader)
         assert reader.bounds[1].tolist() == [48, 198]
     writer.buffer.close()
+
+
+def test_a_reader_of_a_record_that_is_always_another_one_is_open(tmp_path, monkeypatch):
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 3)
+    found = itertools.count()
+    monkeypatch.setattr(store_module, "identity", lambda _path: next(found))
+    store = Store.open(tmp_path / "store", mode="r")
+    monkeypatch.undo()
+    check(store, 0, 3)
+    store.close()
+
+
+def test_rows_that_could_not_be_mapped_are_mapped_by_the_next_look(pair, monkeypatch):
+    buffer, store = pair
+    add(buffer, 600)  # more than one file of `state` has
+
+    def refuse(*_arguments, **_options):
+        raise StorageError(errno.ENOMEM, "too many mappings", "there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Mapping, "open", refuse)
+        with pytest.raises(StorageError, match="too many mappings"):
+            store.follower.refresh()
+    assert store.follower.refresh()  # somebody has to be told of these rows yet
+    check(store, 0, 603)
+    assert not store.follower.refresh()
+
+
+def test_rows_that_could_not_be_taken_in_are_known_to_the_next_call(tmp_path, monkeypatch):
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 3)
+        with diskreplay.open(tmp_path / "store") as reader:
+            assert len(reader) == 2
+            add(buffer, 3)
+
+            def cut(*_arguments):
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patched:
+                patched.setattr(small_columns, "read", cut)
+                with pytest.raises(KeyboardInterrupt):
+                    len(reader)
+            assert len(reader) == 5

@@ -1,5 +1,6 @@
 """The maintenance thread, and a process that can have none."""
 
+import errno
 import threading
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay import errors
 from diskreplay.check.verify import verify
+from diskreplay.store import files
 
 
 @pytest.mark.costly(1)
@@ -66,3 +69,30 @@ def test_what_else_is_raised_as_the_thread_starts_is_no_lack_of_threads(
             patch.setattr(threading.Thread, "start", start)
             with pytest.raises(error, match="diskreplay maintenance"):
                 maintenance.wake()
+
+
+def test_what_is_sealed_when_the_next_one_is_refused_is_synced_all_the_same(
+    tmp_path, monkeypatch, no_upkeep
+):
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Discrete(9), action_space=Discrete(3),
+        capacity=None, segment_rows=16, extras={"state": ((64,), "float32")},
+    ) as buffer:  # fmt: skip
+        for _ in range(50):
+            buffer.add(1, 1, 0.0, False, False, state=np.zeros(64, np.float32))
+        store, real, sealed, synced = buffer._rows.store, files.seal, [], set()
+
+        def seal_one(path):
+            if sealed:
+                raise errors.StorageError(errno.EIO, "refused", str(path))
+            real(path)
+            sealed.append(path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "seal", seal_one)
+            with pytest.raises(errors.StorageError, match="refused"):
+                store.maintenance.run()
+        monkeypatch.setattr(files, "sync", lambda paths: synced.update(paths))
+        store.maintenance.run(durable=True)
+        assert store.durable_count.tolist() == [50]
+        assert sealed[0] in synced  # before the record counts on it

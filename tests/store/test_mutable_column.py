@@ -63,7 +63,7 @@ class Beside:
     def freeze(self):
         """As a save does: what is full is sealed, and linked."""
         self.seal_full()
-        frozen = self.column.freeze()
+        frozen = list(self.column.freeze())
         for segment in self.column.segments.mapped.values():
             if segment.seal is not None:
                 link = segment.path.parent.parent / f"link{len(self.shared)}"
@@ -135,7 +135,7 @@ def test_a_full_file_gets_values_until_a_checkpoint_shares_it(beside):
     assert set(beside.freeze()) == {beside.chunk(0), beside.chunk(0, 1)}
     assert beside.segment(0).seal is not None
     assert not beside.chunk(0).stat().st_mode & 0o222
-    assert beside.column.freeze() == []  # once
+    assert list(beside.column.freeze()) == []  # once
     assert beside.segment(1).seal is None  # rows come to it
     beside.check()
 

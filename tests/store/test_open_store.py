@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.errors import FormatError
+from diskreplay.errors import CapacityError, FormatError, InvalidInputError
 from diskreplay.store.open_store import OWN_KEYS, group_attributes
 from diskreplay.store.store import Store
 
@@ -115,3 +115,33 @@ def test_only_some_columns_are_opened(case):
     assert list(store.columns) == ["reward", "step"]
     assert len(store.fields) == 7
     store.close()
+
+
+FRAMES = Box(0, 255, (84, 84), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"segment_rows": 1 << 30}, "'observation': 1073741824 rows of 7056 bytes"),
+        ({"segment_rows": 1 << 30, "compressor": "raw"}, "'observation': .* too large"),
+        ({"observation_space": Box(0, 255, (1 << 29,), np.uint8)}, "'observation': .* too large"),
+        ({"num_envs": 1 << 18, "capacity": 1 << 22}, "num_envs: an integer from 1 to 131072"),
+        ({"capacity": 1 << 36, "segment_rows": 1}, "segments of 'observation' are too many"),
+        ({"extras": {f"x{n}": ((), "int8") for n in range(5000)}}, "fields expected, found 5007"),
+    ],
+    ids=["rows", "raw", "large", "envs", "capacity", "fields"],
+)
+def test_sizes_that_no_store_can_have_are_refused_before_anything_is_made(tmp_path, options, said):
+    sizes = {"observation_space": FRAMES, "action_space": Discrete(4), "capacity": 10_000}
+    with pytest.raises(InvalidInputError, match=said):
+        diskreplay.ReplayBuffer(tmp_path / "store", **(sizes | options))
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_capacity_of_more_segments_than_there_can_be_is_refused(tmp_path):
+    sizes = {"observation_space": FRAMES, "action_space": Discrete(4), "segment_rows": 8}
+    diskreplay.ReplayBuffer(tmp_path / "store", **sizes, capacity=1000).close()
+    with pytest.raises(CapacityError, match="segments of 'observation' are too many"):
+        diskreplay.ReplayBuffer(tmp_path / "store", **sizes, capacity=1 << 36)
+    diskreplay.ReplayBuffer(tmp_path / "store", **sizes, capacity=2000).close()

@@ -1,5 +1,6 @@
 """What the record says of a store, beside google-crc32c and the files themselves."""
 
+import errno
 import json
 
 import google_crc32c
@@ -8,6 +9,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay import errors
+from diskreplay.check.verify import verify
 from diskreplay.store import files, priorities, private
 from diskreplay.store.record import write_group
 
@@ -123,20 +126,22 @@ def test_shards_of_segments_that_are_not_full_are_written_again_when_rows_came(b
     store, record, count, _first = parts(buffer)
     written, flushed = record.write_partial_shards(count)
     if not store.packed_columns:
-        assert (written, flushed) == ([], {})
+        assert (written, flushed) == ({}, {})
         return
     assert written
-    assert all(path.name.endswith(".tmp") and path.exists() for path in written)
+    live = private.directory(buffer.path)
+    assert all(made.parent == live and made.exists() for made in written)
+    assert all(place.parent == buffer.path / "observation" for place in written.values())
     again, _ = record.write_partial_shards(count)
     assert again == written  # nobody has said that they are in their places
-    for path in written:
-        files.rename(path, path.with_suffix(""))
+    for made, place in written.items():
+        files.rename(made, place)
     record.note_flushed(flushed)
-    assert record.write_partial_shards(count)[0] == []
+    assert record.write_partial_shards(count)[0] == {}
     add(buffer, 1)
     assert record.write_partial_shards(store.count.copy())[0]
     record.note_all_flushed(store.count.copy())
-    assert record.write_partial_shards(store.count.copy())[0] == []
+    assert record.write_partial_shards(store.count.copy())[0] == {}
 
 
 def test_priorities_of_a_checkpoint_are_kept_with_what_belongs_to_them(buffer, tmp_path):
@@ -165,3 +170,61 @@ def test_the_group_is_built_among_the_private_files(buffer, monkeypatch):
     assert said(buffer) == {"a": 1}
     _store, record, count, first = parts(buffer)
     record.write(count, first)
+
+
+def test_documents_that_a_full_disk_refused_are_written_with_the_next_record(buffer, monkeypatch):
+    store = buffer._rows.store
+
+    def refuse(_contents, **_options):
+        raise errors.DiskFullError(errno.ENOSPC, "no room", "there")
+
+    add(buffer, ROWS + 1)
+    monkeypatch.setattr(files, "replace", refuse)
+    with pytest.raises(errors.DiskFullError):
+        store.maintenance.run(durable=True)
+    monkeypatch.undo()
+    assert said(buffer, "observation")["seals"] == {}
+    store.maintenance.run(durable=True)
+    assert set(said(buffer, "observation")["seals"]) == {"0/0"}
+
+
+def test_what_a_record_that_failed_should_have_said_no_later_one_says(buffer, monkeypatch):
+    buffer.set_metadata({"run": 1})
+    store, real = buffer._rows.store, files.replace
+
+    def refuse(contents, **options):
+        if store.path / "zarr.json" in contents:
+            raise errors.DiskFullError(errno.ENOSPC, "no room", "there")
+        real(contents, **options)
+
+    monkeypatch.setattr(files, "replace", refuse)
+    with pytest.raises(errors.DiskFullError):
+        buffer.set_metadata({"run": 2})
+    monkeypatch.undo()
+    assert buffer.metadata == {"run": 1}
+    add(buffer, ROWS)
+    store.maintenance.run(durable=True)
+    assert said(buffer)["metadata"] == {"run": 1}
+
+
+@pytest.mark.parametrize("failing", ["sync", "rename"])
+def test_a_flush_that_failed_leaves_nothing_in_a_store_that_is_closed(
+    tmp_path, monkeypatch, failing
+):
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Box(0, 255, (64, 64), np.uint8),
+        action_space=Discrete(4), capacity=None, segment_rows=ROWS,
+    ) as buffer:  # fmt: skip
+        add(buffer, ROWS - 1)
+
+        def refuse(*_arguments):
+            raise errors.StorageError(errno.EIO, "refused", "there")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, failing, refuse)
+            with pytest.raises(errors.StorageError, match="refused"):
+                buffer.flush()
+        add(buffer, ROWS)
+        # The segment is sealed: no flush comes to write it again.
+        buffer._rows.store.maintenance.run(durable=True)
+    assert not verify(tmp_path / "store").findings

@@ -6,6 +6,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.sampling.row_index import RowIndex
+from diskreplay.store import row_writer
 
 FRAME, SEGMENT, ROWS = (64, 64), 8, 40  # a page a frame: segments are as short as one likes
 EXTRAS = {"half": ((), np.float16), "pair": ((2,), np.int32), "number": ((), np.int64)}
@@ -62,3 +63,31 @@ def test_rows_that_others_write_between_do_not_move_it(buffer):
     ids = np.arange(ROWS)
     np.testing.assert_array_equal(buffer.take("action", ids), ids + 1)
     np.testing.assert_array_equal(buffer.take("observation", ids)[:, -1, -1], ids + 1)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_rows_are_written_before_they_count_as_other_processors_see_it(
+    tmp_path, monkeypatch, num_envs
+):
+    """In whatever order a processor shows its stores to others: a fence stands in between."""
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Box(0, 255, FRAME, np.uint8),
+        action_space=Discrete(100), capacity=None, num_envs=num_envs, compressor="raw",
+    ) as buffer:  # fmt: skip
+        store, seen = buffer._rows.store, []
+        columns, kinds = list(store.columns.values()), buffer._kind.schema.shapes.values()
+        values = [np.ones((num_envs, *shape), dtype) for shape, dtype in kinds]
+
+        def noted():
+            row = int(store.count[0])  # the first that does not count yet, and what is in it
+            seen.append((row, int(columns[0].rows(0, 0)[row].min())))
+
+        monkeypatch.setattr(row_writer, "barrier", noted)
+        writer, envs = store.writer, np.arange(num_envs)
+        if num_envs == 1:
+            writer.append_row([value[0] for value in values], None)
+        else:
+            writer.append(envs, values, envs[:0], [])
+        assert (store.count[0], seen) == (1, [(0, 1)])
+        writer.extend([(env, [value[:1] for value in values]) for env in envs.tolist()])
+        assert (store.count[0], seen[1:]) == (2, [(1, 1), (2, 0)])  # and before what is said of it

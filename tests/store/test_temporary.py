@@ -1,5 +1,6 @@
 """Temporary stores: whose they are, and when they go."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.store import file_locks, files
+from diskreplay import errors
+from diskreplay.store import file_locks, files, store
 from tests import processes
 
 OPTIONS = {"observation_space": Discrete(9), "action_space": Discrete(3), "capacity": 100}
@@ -166,3 +168,15 @@ def test_nothing_of_it_is_synced_but_its_checkpoints_are(temporary, tmp_path_fac
         buffer.add(np.zeros(64, np.uint8), 1, 0.0, True, False)
         buffer.flush()
         assert [path for path in synced if path.startswith(str(buffer.path))]
+
+
+@pytest.mark.parametrize("failing", ["create", "_start"])
+def test_nothing_is_left_of_one_that_cannot_be_made(temporary, monkeypatch, failing):
+    def refuse(*_arguments, **_options):
+        raise errors.DiskFullError(errno.ENOSPC, "no room", "there")
+
+    whose = store.Store if failing == "create" else diskreplay.ReplayBuffer
+    monkeypatch.setattr(whose, failing, refuse)
+    with pytest.raises(errors.DiskFullError):  # which is kept, and with it what its frames have
+        diskreplay.ReplayBuffer(None, **OPTIONS)
+    assert list((temporary / f"diskreplay-{os.geteuid()}").iterdir()) == []
