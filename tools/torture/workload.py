@@ -469,6 +469,7 @@ class Workload:
         self.buffer.clear()
         self.buffer._rows.store.finish_clearing()
         self._start_from(nothing, [0] * len(nothing))
+        self._ranks = ()
         self._done("clear")
 
     def _start_from(self, rows: Rows, first: list[int]) -> None:
