@@ -56,7 +56,7 @@ LEVELS = [
     ["sequence_batch", "sequence_state", "slot_view"],
     ["batch", "episodes", "metadata"],
     ["check"],
-    ["episode_parts", "frame_chains"],
+    ["episode_parts", "frame_chains", "letting_go"],
     ["sampling"],
     ["store"],
     ["given_numbers"],
