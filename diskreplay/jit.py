@@ -28,6 +28,7 @@ from numba.extending import intrinsic as numba_intrinsic
 
 from diskreplay import kernel_sources
 from diskreplay.errors import StorageError
+from diskreplay.signals import whole
 
 void, int64, float64 = types.void, types.int64, types.float64
 int32s, int64s, float64s = (
@@ -69,6 +70,7 @@ def kernel(*arguments: str) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         compiled = _njit(nogil=True, **_OPTIONS)(function)
         compiled._cache = KernelCache(function)
+        compiled.compile = whole(compiled.compile)  # or LLVM's lock may stay held for ever
         kernels[compiled] = arguments
         return compiled
 

@@ -4,6 +4,7 @@ import threading
 
 from diskreplay import fork
 from diskreplay.locks import Lock
+from diskreplay.signals import undisturbed
 from diskreplay.store import tempfiles
 from diskreplay.store.open_store import LET_GO
 from diskreplay.store.store import Store
@@ -25,15 +26,16 @@ def let_go(holder: list[Store], room: tempfiles.Workspace | None, pid: int, lock
         late = (holder, room, pid, lock)
         threading.Thread(target=let_go, args=late, name="diskreplay end").start()
         return
-    # At the end of the interpreter a thread may be amid a call. One that does not come to its end
-    # keeps the store as it is: the next opening recovers it.
-    if not lock.acquire(timeout=LAST_CALL_S):
-        return
-    try:
-        for store in holder:
-            store.mode = LET_GO
-            store.close()
-    finally:
-        lock.release()
-    if room is not None:
-        room.remove()
+    with undisturbed():  # else it stays locked as long as this process lives
+        # At the end of the interpreter a thread may be amid a call. One that does not come to its
+        # end keeps the store as it is: the next opening recovers it.
+        if not lock.acquire(timeout=LAST_CALL_S):
+            return
+        try:
+            for store in holder:
+                store.mode = LET_GO
+                store.close()
+        finally:
+            lock.release()
+        if room is not None:
+            room.remove()
