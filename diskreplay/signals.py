@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -81,14 +80,3 @@ class undisturbed:
                 signal.raise_signal(number)
             finally:
                 self._tell()
-
-
-def whole(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call, which nothing disturbs: for code of others that is not made to be cut. A
-    callback from C that a handler cuts, say, leaves C without its answer."""
-
-    def call_undisturbed(*arguments: Any) -> Any:
-        with undisturbed():
-            return call(*arguments)
-
-    return call_undisturbed

@@ -63,6 +63,7 @@ LEVELS = [
     [
         "brief",
         "closing",
+        "compile_lock",
         "errors",
         "extensions",
         "fork",
