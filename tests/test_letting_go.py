@@ -13,7 +13,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import letting_go
+from diskreplay import letting_go, prefetch, prefetch_job
 from diskreplay.store.maintenance import Maintenance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -190,3 +190,56 @@ def test_a_call_that_does_not_end_keeps_the_store_as_it_is(tmp_path, monkeypatch
     assert buffer.add(np.zeros(3, np.float32), 0, 1.0, False, False).tolist() == [50]
     for store in buffer._holder:
         store.close()
+
+
+class LastOfPrefetcher:
+    """Takes from a prefetcher that is garbage with it, and draws from its union."""
+
+    def __init__(self, union, found):
+        self.union, self.batches, self.found, self.myself = union, union.prefetch(2), found, self
+        next(self.batches)
+
+    def __del__(self):
+        try:
+            for _ in range(10):  # two may be there
+                next(self.batches)
+        except diskreplay.ClosedError:
+            self.found.append("no batch")
+        try:
+            self.union.sample(4)
+        except diskreplay.ClosedError:
+            self.found.append("no draw")
+
+
+@pytest.mark.parametrize("amid", [False, True])
+def test_a_prefetcher_that_is_used_by_what_is_garbage_with_it(tmp_path, monkeypatch, amid):
+    """Its threads were gone: who took a batch waited for ever. So did who waited for a draw that
+    a thread had not begun."""
+    found, go = [], threading.Event()
+    go.set()
+    if amid:
+        begun = prefetch_job.work_off
+
+        def waiting(prefetcher, jobs, busy):
+            def later():
+                go.wait()
+                return prefetcher()
+
+            begun(later, jobs, busy)
+
+        monkeypatch.setattr(prefetch, "work_off", waiting)
+    members = [filled(tmp_path / name)[0] for name in ("one", "other")]
+    last = LastOfPrefetcher(diskreplay.ReplayUnion(members), found)
+    if amid:
+        go.clear()
+        next(last.batches)  # asks for another one, which no thread begins
+        timer = threading.Timer(0.2, go.set)
+        timer.start()
+    gc.disable()
+    try:
+        del last, members
+        gc.collect()
+    finally:
+        gc.enable()
+        go.set()
+    assert found == ["no batch", "no draw"]
