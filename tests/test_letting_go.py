@@ -1,7 +1,9 @@
 """A buffer that nobody has any more lets go of its store, whichever thread collects the garbage."""
 
 import ast
+import collections
 import gc
+import queue
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import letting_go, prefetch, prefetch_job
+from diskreplay import letting_go, prefetch_job
 from diskreplay.store.maintenance import Maintenance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -192,54 +194,21 @@ def test_a_call_that_does_not_end_keeps_the_store_as_it_is(tmp_path, monkeypatch
         store.close()
 
 
-class LastOfPrefetcher:
-    """Takes from a prefetcher that is garbage with it, and draws from its union."""
-
-    def __init__(self, union, found):
-        self.union, self.batches, self.found, self.myself = union, union.prefetch(2), found, self
-        next(self.batches)
-
-    def __del__(self):
-        try:
-            for _ in range(10):  # two may be there
-                next(self.batches)
-        except diskreplay.ClosedError:
-            self.found.append("no batch")
-        try:
-            self.union.sample(4)
-        except diskreplay.ClosedError:
-            self.found.append("no draw")
+def test_a_take_from_a_prefetcher_whose_threads_were_let_go(tmp_path):
+    """By the `__del__` of what is garbage with it: it waited for ever."""
+    buffer, _batch, _view = filled(tmp_path / "replay")
+    with buffer, buffer.prefetch(2) as batches:
+        next(batches)
+        prefetch_job.let_end(batches._work, batches._threads, batches._over)
+        with pytest.raises(diskreplay.ClosedError, match="garbage"):
+            collections.deque(batches, 0)  # what is there is given first
 
 
-@pytest.mark.parametrize("amid", [False, True])
-def test_a_prefetcher_that_is_used_by_what_is_garbage_with_it(tmp_path, monkeypatch, amid):
-    """Its threads were gone: who took a batch waited for ever. So did who waited for a draw that
-    a thread had not begun."""
-    found, go = [], threading.Event()
-    go.set()
-    if amid:
-        begun = prefetch_job.work_off
-
-        def waiting(prefetcher, jobs, busy):
-            def later():
-                go.wait()
-                return prefetcher()
-
-            begun(later, jobs, busy)
-
-        monkeypatch.setattr(prefetch, "work_off", waiting)
-    members = [filled(tmp_path / name)[0] for name in ("one", "other")]
-    last = LastOfPrefetcher(diskreplay.ReplayUnion(members), found)
-    if amid:
-        go.clear()
-        next(last.batches)  # asks for another one, which no thread begins
-        timer = threading.Timer(0.2, go.set)
-        timer.start()
-    gc.disable()
-    try:
-        del last, members
-        gc.collect()
-    finally:
-        gc.enable()
-        go.set()
-    assert found == ["no batch", "no draw"]
+def test_a_batch_that_no_prefetcher_draws_any_more():
+    jobs, job = queue.SimpleQueue(), prefetch_job.Job(1, threading.Lock())
+    jobs.put(job)
+    jobs.put(None)
+    prefetch_job.work_off(lambda: None, jobs, set())  # as of one that is gone
+    assert isinstance(job.error, diskreplay.ClosedError)
+    assert not job.drawn.locked()
+    assert not job.done.locked()
