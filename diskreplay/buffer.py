@@ -225,9 +225,9 @@ class ReplayBuffer(SequenceSource):
         ):  # fmt: skip
             self._turn_when_drawn()  # refuses, or waits
         with lock:
-            if self._closed:  # meanwhile
-                self._check_open()
             rows = self._rows
+            if rows.store.mode != "a":  # closed meanwhile
+                self._check_open()
             if rows.index is None:
                 self._addable()
             if self.num_envs > 1:

@@ -17,6 +17,7 @@ from diskreplay.indexed_store import IndexedStore
 from diskreplay.locks import Lock, busy_in
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sequence_view import Views
+from diskreplay.store.open_store import LET_GO
 from diskreplay.store.rwlock import ReadGuard
 
 Read = TypeVar("Read")
@@ -47,7 +48,7 @@ class CallGuard:
         """In a child: see whether another thread of the parent, which is not here, was amid a call
         of this reader. What it holds stays held."""
         rows = getattr(self, "_rows", None)
-        if rows is None or rows.store.mode != "r":  # a writer is refused anyway
+        if rows is None or rows.store.opened_as != "r":  # a writer is refused anyway
             return
         rwlock = rows.store.rwlock
         self._was_forked_amid = bool(
@@ -62,25 +63,28 @@ class CallGuard:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
+        """Whether `close` was called, or Python has let go of the store."""
+        return self._closed or self._rows.store.mode == LET_GO
 
     @property
     def mode(self) -> str:
         """``"r"`` for a reader, else ``"a"``."""
-        return self._rows.store.mode
+        return self._rows.store.opened_as
 
     def _is_ours(self) -> bool:
         """Whether calls may be made in this process: a forked child has a copy, and of some it may
         make none."""
-        return fork.pid == self._pid or (self._rows.store.mode == "r" and not self._was_forked_amid)
+        is_reader = self._rows.store.opened_as == "r"
+        return fork.pid == self._pid or (is_reader and not self._was_forked_amid)
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: the buffer is closed; open it again")
         if fork.pid == self._pid:
+            if self._rows.store.mode == LET_GO:
+                self._refuse_late()
             return
-        if self._rows.store.mode != "r":
+        if self._rows.store.opened_as != "r":
             # Not only writing: the parent puts other rows into memory that is still mapped here.
             raise ForkedError(
                 f"{self.path}: opened by process {self._pid}, and this is its child {fork.pid}; "
@@ -94,11 +98,18 @@ class CallGuard:
 
     def _check_writable(self) -> None:
         # All that speaks against it in one line, since each `add` asks.
-        if self._closed or fork.pid != self._pid or self._rows.store.mode == "r":
+        if self._closed or fork.pid != self._pid or self._rows.store.mode != "a":
             self._check_open()
             raise ReadOnlyError(
                 f'{self.path}: opened with mode="r"; open it with mode="a" to write'
             )
+
+    def _refuse_late(self) -> NoReturn:
+        raise ClosedError(
+            f"{self.path}: the store was let go of, since Python ends or since this buffer is "
+            "garbage; all rows that were added are in it. Close the buffer before that, and use it "
+            "no more: in a function for `atexit` that is registered after the buffer is made, say"
+        )
 
     def _turn(self) -> Any:
         """The lock, for a call that is to begin.

@@ -27,6 +27,7 @@ from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic as numba_intrinsic
 
 from diskreplay import kernel_sources
+from diskreplay.compile_lock import alone
 from diskreplay.errors import StorageError
 
 void, int64, float64 = types.void, types.int64, types.float64
@@ -69,6 +70,7 @@ def kernel(*arguments: str) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         compiled = _njit(nogil=True, **_OPTIONS)(function)
         compiled._cache = KernelCache(function)
+        compiled.compile = alone(compiled.compile)
         kernels[compiled] = arguments
         return compiled
 

@@ -16,7 +16,7 @@ from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
 from diskreplay.handover import Handover
 from diskreplay.locks import Lock, busy_in, wait_for
 from diskreplay.options import Beta
-from diskreplay.prefetch_job import Job, let_end, work_off
+from diskreplay.prefetch_job import Job, gone, let_end, work_off
 from diskreplay.signals import undisturbed
 from diskreplay.store import machine
 from diskreplay.thread_start import try_to_start
@@ -161,7 +161,8 @@ class Prefetcher(Closing):
         self._taking = Lock()
         self._most_threads = threads
         self._threads: list[threading.Thread] = []  # until they have something to do
-        weakref.finalize(self, let_end, self._work, self._threads).atexit = False
+        self._over = threading.Event()
+        weakref.finalize(self, let_end, self._work, self._threads, self._over).atexit = False
 
     @property
     def depth(self) -> int:
@@ -258,6 +259,8 @@ class Prefetcher(Closing):
 
     def _ask(self) -> None:
         """Have a thread draw and read a batch. With the buffer's lock held."""
+        if self._over.is_set():
+            raise gone()
         while len(self._threads) < self._most_threads:
             given = weakref.ref(self), self._work, _buffer_of(self._buffer)._busy
             thread = threading.Thread(

@@ -9,6 +9,7 @@ import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.brief import brief
+from diskreplay.errors import ClosedError
 from diskreplay.handover import Handover
 
 _NONE = np.empty(0, np.int64)
@@ -42,6 +43,12 @@ class Job:
         """Whether there is what the one who takes it gets: what was made of it, or an error."""
         return not self.done.locked() and (self.made is not None or self.error is not None)
 
+    def give_up(self) -> None:
+        """Nobody draws it any more: who waits for it is told so."""
+        self.error = gone()
+        self.drawn.release()
+        self.done.release()
+
     def lost(self) -> np.ndarray:
         """Anchors of the new windows that it had, which nobody gets where it ends with an error:
         they were handed out. The error has a note of them."""
@@ -72,13 +79,24 @@ def work_off(found: Callable[[], Any], jobs: "SimpleQueue[Job | None]", busy: se
     busy.add(me)
     while (job := jobs.get()) is not None:
         prefetcher = found()
-        if prefetcher is not None and job.begun.acquire(blocking=False):  # else it came twice
-            prefetcher.draw_and_read(job)
+        if job.begun.acquire(blocking=False):  # else it came twice
+            if prefetcher is not None:
+                prefetcher.draw_and_read(job)
+            else:
+                job.give_up()
         del job, prefetcher
     busy.discard(me)
 
 
-def let_end(jobs: "SimpleQueue[Job | None]", threads: Sequence[threading.Thread]) -> None:
+def gone() -> ClosedError:
+    """The error for who takes from a prefetcher by the `__del__` of what is garbage with it."""
+    return ClosedError("the prefetcher is garbage, and its threads are gone: close it before that")
+
+
+def let_end(
+    jobs: "SimpleQueue[Job | None]", threads: Sequence[threading.Thread], over: threading.Event
+) -> None:
     """Let these threads come to their end, whose prefetcher is gone."""
+    over.set()  # first: who asks for another batch behind it would wait for ever
     for _ in threads:
         jobs.put(None)

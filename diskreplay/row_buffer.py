@@ -80,9 +80,9 @@ class RowBuffer(RowReader):
             raise InvalidInputError(f"put_row: one env expected, this buffer has {self.num_envs}")
         self._check_writable()
         with self._turn_when_drawn():
-            if self._closed:  # meanwhile
-                self._check_open()
             rows = self._rows
+            if rows.store.mode != "a":  # closed meanwhile
+                self._check_open()
             if not isinstance(values, list) or len(values) != len(rows.store.columns):
                 raise InvalidInputError(
                     f"put_row: a list of {len(rows.store.columns)} values expected, one for each "

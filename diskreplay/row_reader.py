@@ -375,5 +375,5 @@ class RowReader(Session):
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._rows.add_count} transitions recorded"
+        state = "closed" if self.closed else f"{self._rows.add_count} transitions recorded"
         return f"{type(self).__name__}({str(self.path)!r}, capacity={self.capacity}, {state})"

@@ -424,7 +424,7 @@ class Sequences:
             buffer._check_open()
         if buffer._views.get(self.name) is not self._view:
             raise ClosedError(f"the view {self.name!r} is closed; call buffer.sequences() again")
-        if buffer._rows.store.mode == "r":
+        if buffer._rows.store.mode != "a":
             buffer._follow()
         return buffer._rows
 

@@ -1,7 +1,6 @@
 """What owns a store: its path, lock and process; its life from opening to closing; checkpoints."""
 
 import os
-import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from diskreplay import extensions, fork, given_numbers, signals, validation
+from diskreplay import extensions, fork, given_numbers, letting_go, signals, validation
 from diskreplay.call_guard import CallGuard
 from diskreplay.checkpoint_loader import Attached, CheckpointLoader
 from diskreplay.checkpoint_saver import CheckpointSaver
@@ -32,6 +31,7 @@ from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
 from diskreplay.store import checkpoint_names, generation, loading, priorities, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
+from diskreplay.store.open_store import LET_GO
 from diskreplay.store.paths import is_remote, resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind, saved_rng
@@ -141,7 +141,9 @@ class Session(CallGuard, Closing):
         self._closed = False
         # A dropped buffer lets go of its store as a killed process would: the next opening recovers
         # it. At exit the maintenance thread can still be joined here; in a __del__ it cannot.
-        self._release = weakref.finalize(self, _let_go, self._holder, self._workspace, fork.pid)
+        self._release = weakref.finalize(
+            self, letting_go.let_go, self._holder, self._workspace, fork.pid, self._lock
+        )
 
     def _attach(
         self, store: Store, *, keep_rng: bool = False, resume_episodes: bool | None = None
@@ -171,6 +173,8 @@ class Session(CallGuard, Closing):
         """For a reader: take over what the writer did since. Needs the lock."""
         store, follower = self._rows.store, self._rows.store.follower
         if store.mode != "r":
+            if store.mode == LET_GO and not self._closed:
+                self._refuse_late()
             return
         if not follower.is_over():
             try:
@@ -196,7 +200,7 @@ class Session(CallGuard, Closing):
         """The rows as they are now, of a reader as its writer has them. Needs the lock."""
         if self._closed or fork.pid != self._pid:  # calls only where there is something to do
             self._check_open()
-        if self._rows.store.mode == "r":
+        if self._rows.store.mode != "a":
             self._follow()
         return self._rows
 
@@ -260,6 +264,11 @@ class Session(CallGuard, Closing):
             return
         if fork.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
+            return
+        if self._rows.store.mode == LET_GO:
+            self._closed = True
+            if self.mode != "r":  # what close would have made durable was not
+                self._refuse_late()
             return
         self._turn()  # first: what is refused leaves actors and their thread as they are
         self._refuse_more()
@@ -434,15 +443,3 @@ class Session(CallGuard, Closing):
             "a buffer cannot be pickled or copied; pass its path and open it there with "
             'diskreplay.open(path, mode="r")'
         )
-
-
-def _let_go(holder: list[Store], room: tempfiles.Workspace | None, pid: int) -> None:
-    """Release the store of a buffer that is gone; the parent's is not a forked child's to close."""
-    if fork.pid == pid and any(store.maintenance.is_here for store in holder):
-        # Garbage that is collected on that thread, which cannot wait for its own end.
-        threading.Thread(target=_let_go, args=(holder, room, pid), name="diskreplay end").start()
-    elif fork.pid == pid:
-        for store in holder:
-            store.close()
-        if room is not None:
-            room.remove()

@@ -87,6 +87,40 @@ buffer.close()
 print("added", added)
 """
 
+# Reads the zeros of rows that are older than their extra, where no page is left to put one into.
+ZEROS = """
+import sys
+from pathlib import Path
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+import diskreplay
+from tests.disks import mount
+
+def opened(path, **options):
+    return diskreplay.ReplayBuffer(
+        path, observation_space=Box(-1, 1, (3,)), action_space=Discrete(2), capacity=1000,
+        segment_rows=64, **options,
+    )
+
+disk = Path(sys.argv[1])
+mount(disk, "size=8m")
+with opened(disk / "store") as buffer:
+    for _ in range(300):
+        buffer.add(np.zeros(3, "float32"), 0, 1.0, False, False)
+extras = {"v": ((256,), "float32"), "m": ((256,), "float32", "mutable")}
+opened(disk / "store", extras=extras, new_extras=list(extras)).close()
+try:
+    with open(disk / "ballast", "wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+except OSError:
+    pass
+with diskreplay.open(disk / "store") as reader:
+    for name in extras:
+        assert not reader.take(name, np.arange(300)).any()
+print("read")
+"""
+
 # Saves to a full disk with attachments whose functions say of it what libraries do, or nothing.
 ATTACHING = """
 import os, sys
@@ -176,3 +210,11 @@ def test_a_full_disk_is_told_of_whatever_writes_an_attachment(tmp_path):
         "AttachmentError RuntimeError",
         "['replay_ckpt.1']",
     ]
+
+
+def test_the_zeros_of_a_new_extra_can_be_read_where_memory_is_full(tmp_path):
+    """A file system in memory gives a page of a hole memory when it is read through a mapping: the
+    process died of SIGBUS."""
+    command, options = alone("-c", ZEROS, tmp_path)
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, **options, check=False)
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr

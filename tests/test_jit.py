@@ -5,6 +5,7 @@ import os
 import pickle
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,30 @@ def test_the_next_process_finds_it_compiled(made):
     assert hits(again)
     assert str(directory) in again._cache.cache_path
     assert again._cache.kept is None
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_ctrl_c_waits_until_it_is_compiled_or_loaded(made, monkeypatch, found):
+    """Else LLVM's lock stayed held, for ever, or the process died of a segmentation fault."""
+    load, _directory = made
+    if found:
+        assert not hits(load())
+    twice, begun = load(), jit.KernelCache.load_overload
+
+    def interrupted(cache, *arguments):
+        signal.raise_signal(signal.SIGINT)
+        return begun(cache, *arguments)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(jit.KernelCache, "load_overload", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                twice(21)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(twice.overloads) == 1
+    assert hits(twice) is found
 
 
 def test_without_any_directory_there_is_one_warning(made):

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import diskreplay
 from diskreplay import errors
 from diskreplay.check.verify import verify
-from diskreplay.store import files
+from diskreplay.store import files, zeros
 from diskreplay.store.system_errors import translated
 from tests.effort import LONG, effort
 from tests.store.test_store_faults import FUNCTIONS
@@ -402,7 +402,8 @@ def test_names_that_are_no_extras_are_refused(tmp_path, names):
 # -- what it costs
 
 
-def test_zeros_of_a_raw_field_take_no_room(tmp_path):
+def test_zeros_of_a_raw_field_take_no_room_on_a_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(zeros, "is_in_memory", lambda path: False)
     kept, shape = 4096, (2048,)
     with make(tmp_path / "replay", [], kept=kept) as buffer:
         fill(buffer, 1000)

@@ -293,9 +293,10 @@ class SlotBuffer(RowBuffer):
         if self._closed or fork.pid != self._pid:  # a ring is never a reader
             self._check_open()
         with self._turn():
-            if self._closed:  # meanwhile
+            rows = self._rows
+            if rows.store.mode != "a":  # closed meanwhile
                 self._check_open()
-            return self._rows.put_row([*(self._blank | row).values()])
+            return rows.put_row([*(self._blank | row).values()])
 
     # -- what is in them
 

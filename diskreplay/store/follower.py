@@ -12,7 +12,7 @@ from diskreplay.store.catalog import segments_of
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.missing import all_there, check_used
 from diskreplay.store.numbers import MOST_ROWS
-from diskreplay.store.open_store import OpenStore
+from diskreplay.store.open_store import LET_GO, OpenStore
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.priorities import LARGEST
 from diskreplay.store.raw_column import RawColumn
@@ -145,6 +145,8 @@ class Follower:
 
     def has_moved_on(self, looks: int) -> bool:
         """Whether a row that could not be read, after so many looks, may be found now."""
+        if self._store.mode == LET_GO:  # whoever looks again is told so
+            return True
         return self._store.mode == "r" and (self.looks != looks or self.is_behind())
 
     def refresh(self) -> bool:

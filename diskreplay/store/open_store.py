@@ -22,6 +22,9 @@ OWN_KEYS = frozenset(
 )  # fmt: skip
 """Attributes of the group that are the store's; all others are what a buffer keeps there."""
 
+LET_GO = "let go"
+"""The mode of a store that nobody may use any more."""
+
 _LARGEST_TABLE = 1 << 30  # bytes of a segment table
 
 
@@ -38,6 +41,9 @@ class OpenStore:
 
     Attributes
     ----------
+    mode : {"a", "r", "let go"}
+        As it was opened, which `opened_as` keeps, until its buffer has let go of it: calls look at
+        this to see whether they may touch its memory.
     place : Place
         Says whether the directory is still at `path`: asked before files are touched.
     columns : dict of str to Column
@@ -73,7 +79,7 @@ class OpenStore:
         only: Container[str] | None = None,
     ) -> None:
         self.place = Place(path)
-        self.path, self.mode = path, mode
+        self.path, self.mode, self.opened_as = path, mode, mode
         attributes = format.read_attributes(path)
         try:
             self._parse(attributes)

@@ -34,6 +34,7 @@ from diskreplay.store import (
     generation,
     interrupted_repair,
     manifest,
+    own_files,
     priorities,
     private,
     recovery,
@@ -212,6 +213,7 @@ class Store(OpenStore):
             )
         lock = private.hold(path)
         try:
+            own_files.make_own(path)
             return cls(path, mode="a", lock=lock, capacity=capacity, shrink=shrink, check=check)
         except BaseException:
             file_locks.unlock(lock)

@@ -17,6 +17,23 @@ _LOST = frozenset(
 )  # fmt: skip
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_OWNER = "check the owner and mode of the directory"
+_OPEN = "close other files, or allow more (ulimit -n), and call again"
+_DENIED = {
+    errno.EACCES: _OWNER,
+    errno.EPERM: _OWNER,
+    errno.EROFS: "mount the file system so that it can be written to, or choose another place",
+}
+_HINTS = {
+    # A bind mount of the same file system is not seen before.
+    errno.EBUSY: "if a file system is mounted at this very directory, keep the store in one inside "
+    "it",
+    # All renames are within one directory: what is refused is a directory of a lower layer.
+    errno.EXDEV: "if it came with a container's image, copy the whole store to a volume, by "
+    "`cp -a` say, and open it there",
+    errno.EMFILE: _OPEN,
+    errno.ENFILE: _OPEN,
+}
 
 
 def says_lost(error: BaseException) -> bool:
@@ -99,11 +116,9 @@ def translated(error: OSError, path: str | os.PathLike[str], doing: str) -> Stor
     kind: type[StorageError]
     if error.errno in _FULL:
         kind, hint = DiskFullError, "free some space and call again; nothing was lost"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        kind, hint = StorePermissionError, "check the owner and mode of the directory"
-    elif error.errno == errno.EBUSY:  # a bind mount of the same file system is not seen before
-        kind = StorageError
-        hint = "if a file system is mounted at this very directory, keep the store in one inside it"
+    elif error.errno in _DENIED:
+        kind, hint = StorePermissionError, _DENIED[error.errno]
     else:
-        kind, hint = StorageError, "mend the cause and call again"
+        kind = StorageError
+        hint = _HINTS.get(error.errno or 0, "mend the cause and call again")
     return kind(error.errno, f"{doing}: {reason} ({hint})", os.fspath(path))

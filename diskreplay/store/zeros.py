@@ -8,6 +8,7 @@ from diskreplay.store import codec, files
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.field import Field
 from diskreplay.store.format import array_document, write_documents
+from diskreplay.store.paths import is_in_memory
 from diskreplay.store.seals import seal_entries
 from diskreplay.store.segment import Seal
 
@@ -15,7 +16,7 @@ from diskreplay.store.segment import Seal
 def write(build: Path, field: Field, first: np.ndarray, count: np.ndarray) -> None:
     """Write a field as a store has it that was closed: its segments and its metadata.
 
-    A raw segment is one hole, which takes no room on the disk; a packed one has the same compressed
+    A raw segment is one hole, which takes no room on a disk; a packed one has the same compressed
     block again and again. Those that every env has passed are sealed.
 
     Parameters
@@ -29,6 +30,7 @@ def write(build: Path, field: Field, first: np.ndarray, count: np.ndarray) -> No
     """
     files.make_dirs(build / field.name)
     make = _shard if field.packed else _hole
+    in_memory = is_in_memory(build)
     made: dict[bytes, tuple[bytes, Seal]] = {}  # by the rows of each env
     seals = {}
     for key, _envs in segments_of(field, first, count):
@@ -37,7 +39,13 @@ def write(build: Path, field: Field, first: np.ndarray, count: np.ndarray) -> No
             made = {used.tobytes(): make(field, used)}  # the same as of the segment before, mostly
         contents, seal = made[used.tobytes()]
         path = build / field.name / field.chunk_key(*key)
-        files.write(path, [contents], length=seal.size)
+        if contents:
+            files.write(path, [contents])
+        elif in_memory:
+            # A page of a hole gets memory there when it is read: SIGBUS where none is left.
+            files.close(files.allocate(path, seal.size))
+        else:
+            files.write(path, [], length=seal.size)
         if (used == field.segment_rows).all():
             files.seal(path)
             seals[key] = seal
@@ -46,7 +54,7 @@ def write(build: Path, field: Field, first: np.ndarray, count: np.ndarray) -> No
 
 
 def _hole(field: Field, _used: np.ndarray) -> tuple[bytes, Seal]:
-    """What is to be written of a raw segment, which then gets its length, and its seal."""
+    """That nothing of a raw segment is to be written, which is all zeros, and its seal."""
     size = field.segment_bytes
     return b"", Seal(size, *codec.raw_sums(field, np.zeros(size, np.uint8)))
 

@@ -11,17 +11,20 @@ from diskreplay.store.system_errors import errno_if_full, explained, says_lost, 
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
+    ("code", "kind", "hint"),
     [
-        (errno.ENOSPC, errors.DiskFullError),
-        (errno.EDQUOT, errors.DiskFullError),
-        (errno.EACCES, errors.StorePermissionError),
-        (errno.EPERM, errors.StorePermissionError),
-        (errno.EROFS, errors.StorePermissionError),
-        (errno.EIO, errors.StorageError),
+        (errno.ENOSPC, errors.DiskFullError, "free some space"),
+        (errno.EDQUOT, errors.DiskFullError, "free some space"),
+        (errno.EACCES, errors.StorePermissionError, "check the owner"),
+        (errno.EPERM, errors.StorePermissionError, "check the owner"),
+        (errno.EROFS, errors.StorePermissionError, "can be written to"),
+        (errno.EXDEV, errors.StorageError, "copy the whole store to a volume"),
+        (errno.EMFILE, errors.StorageError, "ulimit -n"),
+        (errno.ENFILE, errors.StorageError, "ulimit -n"),
+        (errno.EIO, errors.StorageError, "mend the cause"),
     ],
 )
-def test_translated(tmp_path, code, kind):
+def test_translated(tmp_path, code, kind, hint):
     with pytest.raises(kind) as caught, explained(tmp_path / "x", "cannot do it"):
         raise OSError(code, os.strerror(code))
     assert type(caught.value) is kind
@@ -29,7 +32,6 @@ def test_translated(tmp_path, code, kind):
     assert caught.value.filename == str(tmp_path / "x")
     assert "cannot do it" in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
-    hint = "call again" if code in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else "check the owner"
     assert hint in str(caught.value)
 
 

@@ -1,0 +1,40 @@
+"""The files of a store that somebody copied by hard links, before it is written to."""
+
+import os
+import stat
+from pathlib import Path
+
+from diskreplay.store import files, private
+from diskreplay.store.system_errors import explained
+
+
+def make_own(root: Path) -> None:
+    """Give a store files of its own where it has some together with another directory, which
+    ``cp -al`` made, say, and would write to them in place: its rows would change the other store's,
+    a backup mostly. What is read-only is never written to, and is left.
+
+    The caller has locked the store. After a kill the next opening does the rest.
+    """
+    page = private.commit_page(root)
+    if not _is_shared(page):  # diskreplay makes no second name of it
+        return
+    # Actors have these mapped; and a lock that is held is no lock at another file.
+    kept = {page, private.lock_file(root), private.taker(root), *private.rings(root)}
+    # Among the copies that are not whole: an opening removes it.
+    beside = private.directory(root) / "unsealed.own"
+    found = [Path(base, name) for base, _dirs, names in os.walk(root) for name in sorted(names)]
+    for path in [*(path for path in found if path not in kept and _is_shared(path)), page]:
+        files.copy(path, beside)
+        files.sync([beside])
+        files.rename(beside, path)
+    files.sync_dirs({path.parent for path in found})
+
+
+def _is_shared(path: Path) -> bool:
+    """Whether it is a file that may be written to and has another name."""
+    with explained(path, "cannot look at the file"):
+        try:
+            about = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):  # whoever needs it says so
+            return False
+    return stat.S_ISREG(about.st_mode) and about.st_nlink > 1 and bool(about.st_mode & 0o222)

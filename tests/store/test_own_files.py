@@ -1,0 +1,94 @@
+"""A store that was copied by hard links: what is written to the one does not change the other."""
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.check.verify import verify
+from diskreplay.errors import StorageError
+from diskreplay.store import files
+
+ROWS, MORE = 300, 40
+
+
+def opened(path, compressor):
+    return diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=Box(0, 255, (40, 40), "uint8"), action_space=Discrete(2),
+        capacity=1000, compressor=compressor, segment_rows=16,
+        extras={"note": ((300,), "float32", "mutable")},
+    )  # fmt: skip
+
+
+def add(buffer, rows, value=None):
+    for row in range(rows) if value is None else [value] * rows:
+        frame = np.full((40, 40), row % 250, "uint8")
+        buffer.add(frame, 0, float(row), False, False, note=np.full(300, row, "float32"))
+
+
+def values(path):
+    with diskreplay.open(path) as reader:
+        rows = np.arange(*reader.bounds[0])
+        return [reader.take(name, rows).tobytes() for name in ("observation", "reward", "note")]
+
+
+@pytest.fixture(params=["raw", "lz4"])
+def both(request, tmp_path):
+    with opened(tmp_path / "store", request.param) as buffer:
+        add(buffer, ROWS)
+    subprocess.run(["cp", "-al", tmp_path / "store", tmp_path / "backup"], check=True)
+    return tmp_path / "store", tmp_path / "backup", request.param
+
+
+@pytest.mark.parametrize("written_to", [0, 1])
+def test_what_is_written_to_one_does_not_change_the_other(both, written_to):
+    *paths, compressor = both
+    path, other = paths[written_to], paths[1 - written_to]
+    before = values(other)
+    with opened(path, compressor) as buffer:
+        add(buffer, MORE, 7)
+        buffer.write("note", [ROWS - 1], np.full((1, 300), 100, "float32"))
+    assert values(other) == before
+    with opened(other, compressor) as buffer:  # without a warning
+        assert buffer.add_count == ROWS
+        add(buffer, MORE, 9)
+    assert not verify(path).findings
+    assert not verify(other).findings
+    with diskreplay.open(path) as reader:
+        assert (reader.take("reward", np.arange(ROWS, ROWS + MORE)) == 7).all()
+
+
+def test_what_is_never_written_to_stays_shared(both):
+    path, other, compressor = both
+    opened(path, compressor).close()
+    sealed = [p for p in path.rglob("c.*") if not p.stat().st_mode & 0o222]
+    assert sealed
+    for one in sealed:
+        assert os.path.samefile(one, other / one.relative_to(path))
+
+
+def test_a_cut_amid_it_leaves_both_whole(both, monkeypatch):
+    """The page comes last: so the next opening knows that there is more to do."""
+    path, other, compressor = both
+    rename, left = files.rename, 3
+
+    def cut(source, target):
+        nonlocal left
+        if source.name == "unsealed.own":
+            left -= 1
+            if not left:
+                raise StorageError(5, "no more", str(target))
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "rename", cut)
+        with pytest.raises(StorageError, match="no more"):
+            opened(path, compressor)
+    before = values(other)
+    with opened(path, compressor) as buffer:
+        add(buffer, MORE, 7)
+    assert values(other) == before
+    assert not list(path.rglob("unsealed*"))
