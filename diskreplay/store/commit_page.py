@@ -5,11 +5,13 @@ import ctypes
 import errno
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError, StorageError
+from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import files
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.ordering import barrier
@@ -28,6 +30,7 @@ _HEADER = np.dtype(
 HEADER_BYTES = _HEADER.itemsize
 _COUNTS_AT = 4096
 _COUNT_BITS = 24
+_EXCHANGED = 1 << 32  # epochs: more than a writer ever makes
 
 MOST_AT_ONCE = 4096  # rows that one commit adds to an env
 
@@ -130,6 +133,11 @@ class CommitPage:
             if np.array_equal(finals, self.finals) and np.array_equal(first, self.first):
                 return count, finals, first
 
+    def is_exchanged(self) -> bool:
+        """Whether another page is at its path, which a writer uses: see `exchanged`."""
+        there = _header_of(files.read(self.mapping.path, HEADER_BYTES))
+        return abs(int(there["epoch"]) - int(self.epoch[0])) >= _EXCHANGED // 2
+
     @property
     def closed(self) -> bool:
         """Whether the last writer closed the store in good order."""
@@ -166,12 +174,31 @@ def says_closed(path: Path) -> bool:
     """Whether the page at `path` says that the last writer closed the store in good order. A few
     bytes of it are read. True where there is none: a checkpoint has no page."""
     try:
-        read = files.read(path, HEADER_BYTES)[:HEADER_BYTES]
+        read = files.read(path, HEADER_BYTES)
     except StorageError as error:
         if error.errno == errno.ENOENT:
             return True
         raise
-    return bool(np.frombuffer(read.ljust(HEADER_BYTES, b"\0"), _HEADER)["closed"][0])
+    return bool(_header_of(read)["closed"])
+
+
+def _header_of(read: bytes) -> Any:
+    return np.frombuffer(read[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"), _HEADER)[0]
+
+
+@contextlib.contextmanager
+def exchanged(path: Path) -> Iterator[None]:
+    """The block puts another page in the place of this one, which it leaves to another store.
+    Readers that have the old one mapped are told behind it, by an epoch that is far from that of
+    the new one: to them it would say for ever that nothing comes."""
+    old = None
+    with contextlib.suppress(StorageError, CorruptSegmentError):  # whoever needs it says so
+        old = Mapping.open(path, writable=True)
+    yield
+    if old is not None and old.size >= HEADER_BYTES:
+        header = old.array[:HEADER_BYTES].view(_HEADER)
+        if header["magic"][0] == _MAGIC:
+            header["epoch"] += _EXCHANGED
 
 
 def _whole_pages(num_envs: int, figures: int) -> int:

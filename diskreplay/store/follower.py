@@ -179,23 +179,24 @@ class Follower:
         return (
             self.replaced()
             or (page.closed and self.epoch() != self._opened_epoch and self._is_ahead())
-            or self._has_other_limits()
+            or self._is_otherwise()
         )
 
-    def _has_other_limits(self) -> bool:
-        """Whether a writer has opened the store with another capacity or `max_transitions`. The
-        record is read once an epoch: a writer raises it behind that, too."""
+    def _is_otherwise(self) -> bool:
+        """Whether a writer has opened the store with another capacity or `max_transitions`, or with
+        another page. The record is read once an epoch: a writer raises it behind that, too."""
         store, epoch = self._store, self.epoch()
         if epoch == self._limited_epoch:
             return False
         ours = store.meta | {"capacity": store.capacity}
         try:
             found = format.read_attributes(store.path)
+            is_exchanged = store.page is not None and store.page.is_exchanged()
             if not store.place.holds():  # following it says so
                 return False
         except (StorageError, FormatError):
             return False
-        if any(found.get(name) != ours.get(name) for name in _LIMITS):
+        if is_exchanged or any(found.get(name) != ours.get(name) for name in _LIMITS):
             return True
         self._limited_epoch = epoch
         return False

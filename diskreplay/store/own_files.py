@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from diskreplay.store import files, private
+from diskreplay.store import commit_page, files, private
 from diskreplay.store.system_errors import explained
 
 
@@ -22,11 +22,13 @@ def make_own(root: Path) -> None:
     kept = {page, private.lock_file(root), private.taker(root), *private.rings(root)}
     # Among the copies that are not whole: an opening removes it.
     beside = private.directory(root) / "unsealed.own"
+    files.remove(beside)  # of a kill: it may have been copied by a hard link since
     found = [Path(base, name) for base, _dirs, names in os.walk(root) for name in sorted(names)]
-    for path in [*(path for path in found if path not in kept and _is_shared(path)), page]:
-        files.copy(path, beside)
-        files.sync([beside])
-        files.rename(beside, path)
+    with commit_page.exchanged(page):
+        for path in [*(path for path in found if path not in kept and _is_shared(path)), page]:
+            files.copy(path, beside)
+            files.sync([beside])
+            files.rename(beside, path)
     files.sync_dirs({path.parent for path in found})
 
 

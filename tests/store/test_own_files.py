@@ -92,3 +92,43 @@ def test_a_cut_amid_it_leaves_both_whole(both, monkeypatch):
         add(buffer, MORE, 7)
     assert values(other) == before
     assert not list(path.rglob("unsealed*"))
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_readers_go_on_with_the_store_and_not_with_the_copy(tmp_path, closed):
+    """They have the page mapped that is the copy's by now, and saw no row for ever."""
+    path, copy = tmp_path / "store", tmp_path / "backup"
+    buffer = opened(path, "raw")
+    add(buffer, ROWS)
+    if closed:
+        buffer.close()
+    with diskreplay.open(path) as reader:
+        buffer.close()
+        subprocess.run(["cp", "-al", path, copy], check=True)
+        with diskreplay.open(copy) as of_copy:
+            with opened(path, "raw") as buffer:
+                add(buffer, MORE, 7)
+                assert reader.add_count == ROWS + MORE
+                assert (reader.take("reward", np.arange(ROWS, ROWS + MORE)) == 7).all()
+                add(buffer, MORE, 8)
+                assert reader.add_count == ROWS + 2 * MORE
+                assert of_copy.add_count == ROWS
+            with opened(copy, "raw") as other:  # whose page is the one from before
+                add(other, 1, 9)
+                assert of_copy.add_count == ROWS + 1
+                assert reader.add_count == ROWS + 2 * MORE
+    assert not verify(copy).findings
+
+
+def test_what_a_kill_left_may_have_been_copied_too(both):
+    """A copy into it would be one into the other store's file, which that one goes on with."""
+    path, other, compressor = both
+    left = path / "is_final" / "live" / "unsealed.own"
+    left.write_bytes(b"half of it")
+    os.link(left, other / left.relative_to(path))
+    for one in both[:2]:
+        with opened(one, compressor) as buffer:
+            add(buffer, MORE, 7)
+    assert not os.path.samefile(path / "is_final/live/state", other / "is_final/live/state")
+    for one in both[:2]:
+        assert not verify(one).findings
