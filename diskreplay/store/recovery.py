@@ -9,6 +9,7 @@ a power cut        the record does: open shards were synced before it, and what 
 =================  =================================================================================
 """
 
+import contextlib
 import os
 import re
 import stat
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError
+from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import codec, files, format, generation, numbers, priorities, private
 from diskreplay.store.catalog import is_still_sealed, segments_of
 from diskreplay.store.column import Column
@@ -32,6 +33,7 @@ from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.raw_column import RawColumn
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import RawSegment, Shard
+from diskreplay.store.spare_files import WORTH_A_SPARE
 
 
 def recover(store: OpenStore, *, shrink: bool = False) -> bool:
@@ -110,6 +112,8 @@ def recover(store: OpenStore, *, shrink: bool = False) -> bool:
             _sort_pending_deletes(
                 column, store.first, count, store.durable_first, store.durable_count
             )
+        elif isinstance(column, RawColumn):
+            _remove_placed(column, count)
     finals = store.durable_count - store.durable_transitions
     low = count - rows_behind(words, count, store.first)
     later = count > store.durable_count
@@ -396,6 +400,18 @@ def _sort_pending_deletes(
             column.files.pending_deletes.append(path)
         else:
             files.remove(path)
+
+
+def _remove_placed(column: RawColumn, count: np.ndarray) -> None:
+    """Remove the files that a close found in the places of the next segments and was not let
+    remove. No other place can have one: so the directory need not be listed."""
+    field = column.field
+    if field.segment_bytes < WORTH_A_SPARE:
+        return
+    fastest = np.maximum.reduceat(count, np.arange(0, len(count), field.env_group))
+    for group, number in enumerate((-(-fastest // field.segment_rows)).tolist()):
+        with contextlib.suppress(StorageError):  # a segment that is opened there replaces it
+            files.remove(column.files.paths.chunk(number, group))
 
 
 def _pairs(directory: Path) -> list[tuple[int, int]]:

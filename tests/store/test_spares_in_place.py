@@ -1,11 +1,13 @@
 """Files of segments to come, which are in their places before there is a row for them."""
 
+import errno
 import shutil
 
 import numpy as np
 import pytest
 
 from diskreplay.check.verify import verify
+from diskreplay.errors import StorageError
 from diskreplay.store import files
 from diskreplay.store.store import Store
 from tests.numbered import ROWS, add, check, make, upkeep
@@ -65,6 +67,30 @@ def test_none_is_left_when_the_store_is_closed_or_opened_after_a_kill(tmp_path):
             add(buffer, 10)
             check(buffer, ROWS + 9)
         assert not verify(tmp_path / name).findings
+
+
+def test_one_that_a_close_is_not_let_remove_goes_at_the_next_opening(tmp_path, monkeypatch):
+    """It stayed until a row came for it, and `verify` named it after each close."""
+    path, remove = tmp_path / "store", files.remove
+
+    def refused(file):
+        if file.name.startswith("c.1."):
+            raise StorageError(errno.EIO, "no", str(file))
+        remove(file)
+
+    with make(path) as buffer:
+        add(buffer, ROWS - 1)
+        upkeep(buffer)
+        monkeypatch.setattr(files, "remove", refused)
+    assert chunks(path) == ["c.0.0.0.0", "c.1.0.0.0"]
+    with make(path) as buffer:  # refused again, which is no reason not to open the store
+        check(buffer, ROWS - 1)
+    assert chunks(path) == ["c.0.0.0.0", "c.1.0.0.0"]
+    monkeypatch.setattr(files, "remove", remove)
+    with make(path) as buffer:
+        assert chunks(path) == ["c.0.0.0.0"]
+        check(buffer, ROWS - 1)
+    assert not verify(path).findings
 
 
 def test_a_kill_while_closing_leaves_none(tmp_path, monkeypatch):
