@@ -26,10 +26,14 @@ def histogram(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """
     low, high = float(values.min()), float(values.max())
     if high / 2 - low / 2 < _LARGEST / 4:
+        bins = min(most, len(np.unique(values)))
         try:
-            return np.histogram(values, bins=min(most, len(np.unique(values))))
+            edges = np.histogram_bin_edges(values, bins)
         except ValueError:  # too many bins for that range
-            pass
+            edges = np.zeros(2)
+        # NumPy before 2.0 has no error for edges between which nothing fits: its counts fail.
+        if (np.diff(edges) > 0).all():
+            return np.histogram(values, bins)
     return np.array([len(values)]), np.nextafter([low, high], [-_LARGEST, _LARGEST])
 
 
