@@ -12,7 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 # Files, directories and tests, as pytest takes them. What stands on several is named with each.
 TESTS = {
     # What diskreplay cannot do without.
-    "numpy": ("tests/test_smoke.py", "tests/test_batch.py", "tests/convert/test_npz.py"),
+    "numpy": (
+        "tests/test_smoke.py", "tests/test_batch.py", "tests/convert/test_npz.py",
+        "tests/inspection/test_histogram.py",
+    ),
     "gymnasium": (
         "tests/test_batched_spaces.py", "tests/integrations/test_gymnasium.py",
         "tests/integrations/test_environments.py",
