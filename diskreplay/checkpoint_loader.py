@@ -3,7 +3,6 @@
 import contextlib
 import warnings
 from collections.abc import Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +13,7 @@ from diskreplay.errors import CheckpointNotFoundError, DiskReplayError, StorageE
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.metadata import warn_of_damage
+from diskreplay.one_checkpoint import check_only
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers, Resumed
 from diskreplay.sequence_state import SequenceState
@@ -33,18 +33,6 @@ from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
 
 _TRIES = 20  # where the checkpoint is replaced while it is read
-_only: ContextVar[Place | None] = ContextVar("what may be loaded", default=None)
-
-
-@contextlib.contextmanager
-def only(place: Place) -> Iterator[None]:
-    """For whoever has read more of a checkpoint than its rows: where another one has come to its
-    path, loads on this thread end with a `StoreMovedError` and change nothing."""
-    token = _only.set(place)
-    try:
-        yield
-    finally:
-        _only.reset(token)
 
 
 class Attached(NamedTuple):
@@ -188,8 +176,7 @@ class CheckpointLoader:
             kind.complete(attached.rows)
             resumed = session._prefetchers.resumed(session, kind.under_way(saved))
             place.check()  # else what was linked may be of two checkpoints
-            if (wanted := _only.get()) is not None:
-                wanted.check()  # as both are at their paths at this moment, they are one
+            check_only()
             doubt = self._switch(replacement, attached, under_way, resumed)
         except BaseException:
             if session._rows.store is live:

@@ -37,6 +37,7 @@ LEVELS = [
     ["session"],
     ["actor_rings", "call_guard"],
     ["checkpoint_loader", "checkpoint_saver"],
+    ["one_checkpoint"],
     ["slot_frames", "slot_table", "slot_table_kind"],
     ["owned_store_kind"],
     ["sequence_view", "store_kind"],

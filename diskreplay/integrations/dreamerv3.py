@@ -24,6 +24,7 @@ from diskreplay.errors import (
 from diskreplay.given_numbers import whole
 from diskreplay.integrations.step_layout import StepLayout, row_ids, step_ids
 from diskreplay.locks import Lock
+from diskreplay.one_checkpoint import loaded_with
 from diskreplay.opening import checkpoints
 from diskreplay.opening import open as open_buffer
 from diskreplay.sequence_batch import SequenceBatch
@@ -36,6 +37,7 @@ __all__ = ["Replay"]
 
 _EVEN_ROWS = 1 << 20  # up to here, any worker may have all of the capacity
 _WAIT = 0.01
+_ATTACHED = "order.npy", "queue.npy"
 
 
 class Replay:
@@ -142,7 +144,7 @@ class Replay:
         if self._buffer.metadata.get("dreamerv3") != noted:
             self._buffer.set_metadata({**self._buffer.metadata, "dreamerv3": noted})
 
-    def _look(self, saved: Path | None = None) -> None:
+    def _look(self, saved: np.ndarray | None = None) -> None:
         """Know the sequences of a store that was opened, or loaded with this saved order."""
         bounds = self._buffer.bounds
         self._first, self._rows = bounds[:, 0].copy(), bounds[:, 1].copy()
@@ -152,7 +154,7 @@ class Replay:
         ages = np.concatenate([np.arange(n, 0, -1) for n in counts])
         lanes = lanes[np.argsort(-ages, kind="stable")]  # as if the workers had taken turns
         if saved is not None:
-            order, gone = np.split(np.load(saved), [-self._lanes])
+            order, gone = np.split(saved, [-self._lanes])
             if (np.bincount(order, minlength=self._lanes) - gone == counts).all():
                 lanes, self._gone = order, gone
         self._fifo, self._items = deque(lanes.tolist()), int(counts.sum())
@@ -413,15 +415,17 @@ class Replay:
                 with open_buffer(found[number].path) as saved:
                     self._open(saved.metadata["dreamerv3"]["layout"])
             before = list(self._known()) if self._selector is not None else []
-            loaded = self._buffer.load(place, number)
+            buffer = self._buffer
+            path = found[number].path
+            attached, _ = loaded_with(path, _read, lambda: buffer.load(place, number))
             for row, lane in before:
                 del self._selector[row * self._lanes + lane]
             self._workers = list(self._buffer.metadata["dreamerv3"]["workers"])
-            self._look(loaded.attachments.get("order.npy"))
+            self._look(attached.get("order.npy"))
             self._retire(min(amount or np.inf, self.capacity or np.inf))
-            saved = loaded.attachments.get("queue.npy")
-            goes_on = saved is not None and self.online and self._selector is not None
-            self._queue = deque(filter(self._is_there, np.load(saved).tolist() if goes_on else ()))
+            goes_on = "queue.npy" in attached and self.online and self._selector is not None
+            queue = attached["queue.npy"].tolist() if goes_on else ()
+            self._queue = deque(filter(self._is_there, queue))
 
     def _known(self) -> Iterator[tuple[int, int]]:
         for lane in range(self._lanes):
@@ -433,3 +437,7 @@ class Replay:
         with self._lock:
             if self._buffer is not None:
                 self._buffer.close()
+
+
+def _read(attached: Mapping[str, Path]) -> dict[str, np.ndarray]:
+    return {name: np.load(path) for name, path in attached.items() if name in _ATTACHED}

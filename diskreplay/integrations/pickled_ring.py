@@ -3,7 +3,7 @@
 import copy
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from diskreplay.integrations.packed_checkpoint import check_is_kept, packed, unpacked
 from diskreplay.integrations.transition_ring import TransitionRing
+from diskreplay.one_checkpoint import loaded_with
 from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import SharedBuffer, shared
 from diskreplay.store import temporary
@@ -128,17 +129,19 @@ class Checkpointed:
         padding = read_attributes(checkpoint)["stack_padding"]
         handle = shared(self._disk.path, **self._options_of_buffer(padding))
         handle.pause()  # a prefetcher that stays open would be given what the pickle had under way
-        found = handle.buffer.load(checkpoint, resume_episodes=True)
+        memory, _ = loaded_with(
+            checkpoint, _read, lambda: handle.buffer.load(checkpoint, resume_episodes=True),
+            needs=_MEMORY,
+        )  # fmt: skip
         self._handle = handle
         self._ring = TransitionRing(handle, self._leaves, self.buffer_size, self.n_envs, padding)
-        self._restore(self._ring, found.attachments[_MEMORY])
+        self._restore(self._ring, memory)
 
-    def _restore(self, ring: TransitionRing, memory: Path) -> None:
-        with np.load(memory, allow_pickle=False) as arrays:
-            ring.restore(arrays)
-            for name in _ARRAYS:
-                setattr(self, name, arrays[name])
-            pos, full = arrays["place"].tolist()
+    def _restore(self, ring: TransitionRing, memory: Mapping[str, np.ndarray]) -> None:
+        ring.restore(memory)
+        for name in _ARRAYS:
+            setattr(self, name, memory[name])
+        pos, full = memory["place"].tolist()
         self._pos, self._full = pos, bool(full)
 
     def _room(self) -> Workspace:
@@ -167,8 +170,13 @@ class Checkpointed:
         new._ring = TransitionRing(
             new._handle, new._leaves, self.buffer_size, self.n_envs, ring.buffer.stack_padding
         )
-        new._restore(new._ring, checkpoints(room.path)[0].attachments[_MEMORY])
+        new._restore(new._ring, _read(checkpoints(room.path)[0].attachments))
         return new
+
+
+def _read(attached: Mapping[str, Path]) -> dict[str, np.ndarray]:
+    with np.load(attached[_MEMORY], allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def _remove(room: Workspace, pid: int) -> None:

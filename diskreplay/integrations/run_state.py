@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from diskreplay.brief import brief
-from diskreplay.checkpoint_loader import only
 from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -25,6 +24,7 @@ from diskreplay.integrations.env_state import EnvState
 from diskreplay.integrations.generator_states import GLOBAL, holders, set_state, state_of
 from diskreplay.integrations.plain_state import check_plain
 from diskreplay.integrations.run_fit import check_fit, parameters_of
+from diskreplay.one_checkpoint import only
 from diskreplay.opening import checkpoints
 from diskreplay.signals import undisturbed
 from diskreplay.store import manifest

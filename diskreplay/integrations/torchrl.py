@@ -57,6 +57,7 @@ from diskreplay.integrations.torchrl_records import (
     whole_records,
 )
 from diskreplay.integrations.torchrl_run import SavedReplayBuffer
+from diskreplay.one_checkpoint import loaded_with
 from diskreplay.store.listing import Checkpoint, next_number
 
 __all__ = ["DiskStorage", "DiskStorageCheckpointer", "SavedReplayBuffer"]
@@ -378,14 +379,14 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             self._open(checkpoint)
         noted(checkpoint, self.ndim, self.max_size)
         shelf = self._opened
-        found = shelf.log.load(checkpoint)
-        attached = found.attachments
-        saved = torch.load(attached[_MEMORY], weights_only=True)
+        (saved, rest), found = loaded_with(
+            checkpoint, _read, lambda: shelf.log.load(checkpoint), needs=_MEMORY
+        )
         for name, values in saved["leaves"].items():
             shelf.memory[name].zero_()
             shelf.memory[name][: len(values)] = values
-        if _OTHERS in attached:
-            self._storage.update(TensorDict.from_consolidated(attached[_OTHERS]))
+        if rest is not None:
+            self._storage.update(rest)
         self._len = saved["len"]
         return found
 
@@ -441,3 +442,9 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             self.__dict__.pop("_len_value", None)  # of its own: what it reads decides
             self._furnish(self._shelf)
             self._recall(np.flatnonzero(self._shelf.log.rows >= 0))
+
+
+def _read(attached: Mapping[str, Path]) -> tuple[dict[str, Any], Any]:
+    """What is in memory beside the records, and leaves that are no tensors."""
+    rest = TensorDict.from_consolidated(attached[_OTHERS]) if _OTHERS in attached else None
+    return torch.load(attached[_MEMORY], weights_only=True), rest

@@ -11,6 +11,7 @@ from diskreplay.errors import (
     CorruptCheckpointError,
     InvalidInputError,
 )
+from diskreplay.one_checkpoint import loaded_with
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint, checkpoints
 
@@ -105,39 +106,33 @@ class SavedReplayBuffer:
             there = [each for each in there if each.suffix == str(suffix)]
         if not there:
             raise CheckpointNotFoundError(f"{checkpoint_dir}: no checkpoint {suffix or ''}")
-        found = there[0]
-        if not found.whole:  # which says what it lacks
-            return self._storage.restore(found.path)
-        if _STATE not in found.attachments:
-            raise InvalidInputError(
-                f"{found.path}: it has no attachment {_STATE}: it was saved by something else than "
-                "a SavedReplayBuffer"
-            )
+        path = there[0].path
         before = self._state()
         try:
-            self._give(found)
-            loaded = self._storage.restore(found.path)
+            _, loaded = loaded_with(
+                path, self._give, lambda: self._storage.restore(path), needs=_STATE
+            )
         except BaseException:
             self._buffer.load_state_dict(before["buffer"])
             raise
         self._storage._bump_mutation_revision()  # what samplers know of the records is out of date
         return loaded
 
-    def _give(self, found: Checkpoint) -> None:
+    def _give(self, attached: Mapping[str, Path]) -> None:
         """Set sampler, writer and the like to what a checkpoint has."""
-        path = found.attachments[_STATE]
+        path = attached[_STATE]
         try:
             state = torch.load(path, weights_only=False)
             saved, parts = state["parts"], state["buffer"]
         except Exception as error:  # whatever damaged bytes, or a class that is gone, raise
             raise CorruptCheckpointError(f"{path}: it cannot be read: {error!r}") from error
         if saved != self._parts():
-            raise InvalidInputError(f"{found.path}: {saved} saved, and {self._parts()} here")
+            raise InvalidInputError(f"{path}: {saved} saved, and {self._parts()} here")
         try:
             self._buffer.load_state_dict(parts)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise InvalidInputError(
-                f"{found.path}: what was saved does not fit this replay buffer: {error}"
+                f"{path}: what was saved does not fit this replay buffer: {error}"
             ) from error
 
     def _parts(self) -> list[str]:

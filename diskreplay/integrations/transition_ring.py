@@ -379,7 +379,7 @@ class TransitionRing(TransitionReading):
             "newest": self._newest, "steps": self._steps, **tips,
         }  # fmt: skip
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` gave, after the store was loaded."""
         self.rows, self._before, self._blind, self._open, self._newest, self._steps = (
             np.array(state[name]) for name in ("rows", "before", "blind", "open", "newest", "steps")

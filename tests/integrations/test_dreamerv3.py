@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import shutil
 import threading
 
 import numpy as np
@@ -243,6 +244,50 @@ def test_a_selector_of_theirs(tmp_path):
     data = replay.save()
     replay.load(data)
     assert len(selector.items) == 20
+
+
+@pytest.mark.parametrize("amid", ["the rows", "the rest"])
+@pytest.mark.parametrize("then", ["it is another one", "it goes"])
+def test_a_save_of_another_process_amid_a_load(tmp_path, monkeypatch, amid, then):
+    """Of the same number, or one that retires it. What is loaded is of one checkpoint: the rows
+    were there and their order was not, or was that of other rows."""
+    with (
+        contextlib.closing(Replay(LENGTH, 90, tmp_path / "a", workers=2)) as saving,
+        contextlib.closing(Replay(LENGTH, 90, tmp_path / "b", workers=2)) as loading,
+    ):
+        filled(None, saving, list(steps(1, 40, workers=2)))
+        data, before = saving.save(), list(saving._fifo)
+        filled(None, loading, list(steps(2, 10, workers=2)))
+        own, rows, load = list(loading._fifo), loading._buffer.add_count, loading._buffer.load
+
+        def save_again():
+            monkeypatch.undo()
+            shutil.rmtree(tmp_path / "a" / "checkpoints")
+            if then == "it is another one":
+                # As many sequences of each worker, which came in another order.
+                saving._fifo.reverse()
+                assert saving.save() == data
+
+        def amid_load(*arguments):
+            if amid == "the rows":
+                save_again()
+                return load(*arguments)
+            loaded = load(*arguments)
+            save_again()
+            return loaded
+
+        monkeypatch.setattr(loading._buffer, "load", amid_load)
+        if (amid, then) == ("the rows", "it goes"):
+            with pytest.raises(errors.CheckpointNotFoundError, match="not there any more"):
+                loading.load(data, tmp_path / "a")
+            assert (list(loading._fifo), loading._buffer.add_count) == (own, rows)
+            loading.load(None, tmp_path / "a")  # the newest, of none
+            assert list(loading._fifo) == own
+            return
+        loading.load(data, tmp_path / "a")
+        assert loading._buffer.add_count == saving._buffer.add_count
+        assert list(loading._fifo) == (before if amid == "the rest" else before[::-1])
+        assert before != before[::-1]
 
 
 class Newest:

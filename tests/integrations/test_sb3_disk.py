@@ -4,6 +4,7 @@ import contextlib
 import copy
 import os
 import pickle
+import shutil
 import signal
 from pathlib import Path
 
@@ -521,6 +522,29 @@ def test_a_pruned_checkpoint_is_said_to_be_one(tmp_path):
         pickle.loads(pickles[0])
     player.play(2, buffer)
     assert pickle.loads(pickles[2]).pos == 5
+
+
+@pytest.mark.parametrize("replaced", ["before", "after"])
+def test_a_checkpoint_that_is_replaced_as_its_pickle_is_loaded(tmp_path, monkeypatch, replaced):
+    """Rows, actions and rewards are of one of the two."""
+    player, buffer, models = Player(), ours(tmp_path / "r"), {"before": plain(), "after": plain()}
+    player.play(33, buffer, *models.values())
+    data = pickle.dumps(buffer)
+    [made] = diskreplay.checkpoints(tmp_path / "r.checkpoints")
+    player.play(9, buffer, models["before"])
+    later = buffer._save(buffer._ring, tmp_path / "later", 1, None)
+
+    def amid(buffer, *arguments, **options):
+        monkeypatch.undo()
+        if replaced == "after":
+            found = load(buffer, *arguments, **options)
+        shutil.rmtree(made.path)
+        shutil.copytree(later, made.path)
+        return found if replaced == "after" else load(buffer, *arguments, **options)
+
+    load = diskreplay.ReplayBuffer.load
+    monkeypatch.setattr(diskreplay.ReplayBuffer, "load", amid)
+    same(models[replaced], pickle.loads(data))
 
 
 @pytest.mark.parametrize("on_disk", [True, False])

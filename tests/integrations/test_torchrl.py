@@ -7,8 +7,10 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -671,6 +673,38 @@ def test_a_state_whose_checkpoint_is_gone_says_so(tmp_path):
         with pytest.raises(CheckpointNotFoundError, match="newest 4"):
             buffer.load_state_dict(first)
         assert len(buffer) == 25
+
+
+@pytest.mark.parametrize("replaced", [5, 9])
+def test_a_checkpoint_that_is_replaced_as_its_state_is_loaded(tmp_path, monkeypatch, replaced):
+    """Records on disk, in memory and their number are of one of the two: of the one that has 9
+    where it comes before the records are loaded."""
+    load = RecordLog.load
+    with storage(SIZE, path=tmp_path / "store") as made:
+        buffer = TensorDictReplayBuffer(storage=made, batch_size=4)
+        buffer.extend(steps(5))
+        state = buffer.state_dict()
+        buffer.extend(steps(4, 5))
+        later = made.write(tmp_path / "later", 1, None)
+        wanted = buffer[:replaced].clone()
+
+        def replace():
+            path = Path(state["_storage"]["checkpoint"])
+            shutil.rmtree(path)
+            shutil.copytree(later, path)
+
+        def amid(log, checkpoint):
+            monkeypatch.undo()
+            if replaced == 9:
+                replace()
+                return load(log, checkpoint)
+            found = load(log, checkpoint)
+            replace()
+            return found
+
+        monkeypatch.setattr(RecordLog, "load", amid)
+        buffer.load_state_dict(state)
+        same(wanted, buffer[:])
 
 
 # -- other processes

@@ -160,12 +160,34 @@ def test_what_does_not_fit_changes_nothing(tmp_path):
             assert len(other) == 15
         state = found.attachments["torchrl.pkl"]
         state.write_bytes(bytes(len(state.read_bytes())))
-        with pytest.raises(CorruptCheckpointError, match="cannot be read"):
+        with pytest.raises(CorruptCheckpointError, match=r"torchrl\.pkl: its checksum"):
             SavedReplayBuffer(buffer).load(place)
         found.attachments["memory.pt"].unlink()
         with pytest.raises(IncompleteCheckpointError):
             SavedReplayBuffer(buffer).load(place)
         play(buffer, net, 11, 1)
+
+
+def test_a_save_of_the_same_number_while_it_is_loaded(tmp_path, monkeypatch):
+    """By another process, between the sampler's state and the records: both are of the new one."""
+    net, place = network(), tmp_path / "saved"
+    with opened(None) as saving, opened(None) as loading:
+        play(saving, net, 0, 3)
+        SavedReplayBuffer(saving).save(place, 1)
+        play(saving, net, 3, 2)
+        restore = type(loading.storage).restore
+
+        def amid(storage, checkpoint):
+            monkeypatch.undo()
+            SavedReplayBuffer(saving).save(place, 1)
+            return restore(storage, checkpoint)
+
+        monkeypatch.setattr(type(loading.storage), "restore", amid)
+        SavedReplayBuffer(loading).load(place, 1)
+        assert (loading[:] == saving[:]).all()
+        assert loading.writer._cursor == saving.writer._cursor
+        mine, theirs = (each.sampler._sum_tree.query(0, SIZE) for each in (loading, saving))
+        assert mine == theirs
 
 
 def test_other_storages_and_urls_are_refused(tmp_path):
