@@ -47,9 +47,8 @@ def where(request, tmp_path):
     pytest.importorskip("moto", reason="needs moto: pip install diskreplay[servers]")
     endpoint, faults = request.getfixturevalue("moto")
     faults.reset()
-    return lambda **how: RemoteCheckpoints(
-        f"s3://bucket/{tmp_path.name}", storage_options=servers.options(endpoint), **how
-    )
+    url = f"s3://bucket/{servers.own(tmp_path)}"
+    return lambda **how: RemoteCheckpoints(url, storage_options=servers.options(endpoint), **how)
 
 
 def numbers_drawn(replay, batches=20):

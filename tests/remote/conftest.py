@@ -1,7 +1,6 @@
 """Checkpoints to push, and object stores to push them to."""
 
 import importlib.util
-import itertools
 import logging
 
 import numpy as np
@@ -16,8 +15,6 @@ if importlib.util.find_spec("obstore") is None:  # tests/test_remote_guide.py sa
     collect_ignore_glob = ["test_*.py"]
 elif not servers.AZURITE:  # tools/azurite says so
     collect_ignore_glob = ["test_azure.py"]
-
-_numbers = itertools.count()
 
 
 class Run:
@@ -101,20 +98,21 @@ def urls(request, tmp_path, monkeypatch):
     """Makes URLs by their names, in the kind of store that a test is parametrized with; how it is
     reached is in the environment, of other processes too."""
     if request.param == "memory":
-        return lambda name: f"memory://{tmp_path.name}-{name}"
+        own = servers.own(tmp_path)
+        return lambda name: f"memory://{own}-{name}"
     if request.param == "directory":
         return lambda name: f"file://{tmp_path}/{name}"
     endpoint = request.getfixturevalue("azurite")
     for name, value in servers.azure_environment(endpoint).items():
         monkeypatch.setenv(name, value)
-    number = next(_numbers)
-    return lambda name: f"az://bucket/{number}/{name}"
+    own = servers.own(tmp_path)
+    return lambda name: f"az://bucket/{own}/{name}"
 
 
 @pytest.fixture
 def remote(tmp_path):
     """Makes `RemoteCheckpoints` of one place in memory, which nobody else has."""
-    url = f"memory://{tmp_path.name}-{next(_numbers)}"
+    url = f"memory://{servers.own(tmp_path)}"
     return lambda **how: RemoteCheckpoints(url, **how)
 
 
@@ -131,5 +129,5 @@ def anywhere(request, tmp_path, remote):
         endpoint, faults = request.getfixturevalue("moto")
         faults.reset()
     place = servers.served(request.param, endpoint)
-    url = f"{place.url}/run-{next(_numbers)}"
+    url = f"{place.url}/{servers.own(tmp_path)}"
     return lambda **how: RemoteCheckpoints(url, storage_options=place.options, **how)

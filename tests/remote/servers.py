@@ -6,6 +6,7 @@ import email.utils
 import hashlib
 import hmac
 import http.client
+import itertools
 import os
 import shutil
 import socket
@@ -27,6 +28,13 @@ ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
+_numbers = itertools.count()
+
+
+def own(tmp_path):
+    """A name that no other test of this process has in its store. A directory of a test that has
+    passed is removed, and its name is given to another one; what is in a store stays there."""
+    return f"{tmp_path.name}-{next(_numbers)}"
 
 
 def program(name):

@@ -44,7 +44,7 @@ def test_the_command_line(run, azurite, monkeypatch, tmp_path, start):
     for name, value in servers.azure_environment(azurite).items():
         monkeypatch.setenv(name, value)
     run.add(70)
-    url = f"{start}/{tmp_path.name}-command"
+    url = f"{start}/{servers.own(tmp_path)}"
     said = ""
     for words in (
         ("push", run.save(1)), ("checkpoints", url), ("verify", url, "--deep"),
@@ -71,7 +71,7 @@ def test_the_account_in_the_url(run, azurite, tmp_path, start, account):
     run.add(100)
     path = run.save(1)
     options = given(azurite, account_name=account)
-    remote = RemoteCheckpoints(f"{start}/{tmp_path.name}", storage_options=options)
+    remote = RemoteCheckpoints(f"{start}/{servers.own(tmp_path)}", storage_options=options)
     remote.push(path)
     assert same(path, remote.pull(1, tmp_path / "pulled"))
 

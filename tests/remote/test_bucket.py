@@ -219,14 +219,15 @@ def test_a_store_of_the_client(tmp_path):
 @pytest.fixture(params=["memory", "file", "s3", *servers.AZURITE])
 def bucket(request, tmp_path):
     if request.param in ("memory", "file"):
-        return Bucket(f"{request.param}://{tmp_path}/bucket")
+        place = tmp_path if request.param == "file" else f"/{servers.own(tmp_path)}"
+        return Bucket(f"{request.param}://{place}/bucket")
     if request.param == "azurite":
         place = servers.served("azurite", request.getfixturevalue("azurite"))
     else:
         endpoint, faults = request.getfixturevalue("moto")
         faults.reset()
         place = servers.served("moto", endpoint)
-    return Bucket(f"{place.url}/{tmp_path.name}", place.options)
+    return Bucket(f"{place.url}/{servers.own(tmp_path)}", place.options)
 
 
 def test_conditions(bucket):

@@ -31,7 +31,7 @@ def test_they_cannot_be_sent_to_another_process(tmp_path, send):
     """With their options what may be a credential would be sent, too."""
     secret = {"secret_access_key": "very-secret", "access_key_id": "me", "region": "us-east-1"}
     for one in (
-        RemoteCheckpoints(f"memory://{tmp_path.name}"),
+        RemoteCheckpoints(f"memory://{servers.own(tmp_path)}"),
         RemoteCheckpoints("s3://bucket/run", storage_options=secret),
     ):
         with pytest.raises(errors.InvalidInputError, match="pass the URL and the options") as told:

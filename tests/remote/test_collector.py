@@ -281,7 +281,7 @@ def test_a_push_amid_all_that_a_stopped_collection_leaves(tmp_path, remote, stop
     The deletions of the first come when the push has published the same contents."""
     paths = unrelated(tmp_path)
     for stop in range(30):
-        url = f"memory://{tmp_path.name}-{stop}"
+        url = f"memory://{servers.own(tmp_path)}"
         with RemoteCheckpoints(url, run="r") as one:
             for path in paths:
                 one.push(path)

@@ -15,12 +15,13 @@ import pytest
 import diskreplay
 from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
+from tests.remote import servers
 from tests.remote.conftest import Run
 
 
 @pytest.fixture
 def url(tmp_path):
-    return f"memory://{tmp_path}"
+    return f"memory://{servers.own(tmp_path)}"
 
 
 def wait_for(condition, patience=240.0):

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -235,13 +236,15 @@ def test_ctrl_c_loses_none(again, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_none_is_made_of_files_of_another_store(again, tmp_path, left):
+def test_none_is_made_of_files_of_another_store(again, tmp_path, left, request):
     """Its private files have the same names."""
+    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
+    request.addfinalizer(lambda: shutil.rmtree(moved))
     directory = tmp_path / "is_final" / "live"
     for i in range(left):
         leave(again, tmp_path / f"c.{i}")
         again.take_back(tmp_path / f"c.{i}")
-    tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
+    tmp_path.rename(moved)
     directory.mkdir(parents=True)
     for i in range(1, 9):
         (directory / f"spare.3.{i}").write_bytes(b"theirs")
