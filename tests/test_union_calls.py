@@ -178,3 +178,27 @@ def test_no_call_begins_on_a_thread_that_draws_for_the_union(members, tmp_path, 
     assert served == []
     assert set(refused) == set(calls)
     assert listed(members) <= {thread.ident for thread in threading.enumerate()}
+
+
+def test_a_prefetcher_is_closed_once_where_a_finalizer_closes_it_too(
+    members, tmp_path, monkeypatch
+):
+    """Signals wait till it is closed; a `__del__` does not. It ended with a ValueError, or waited
+    for ever."""
+    monkeypatch.setattr("tests.test_interrupt.WHOLE", ())
+    with diskreplay.ReplayUnion(members, seed=0) as union:
+        of_union, of_members = calls_of(union, iter(()), tmp_path)
+        ahead = union.prefetch(2, 4)
+        inner = [lambda: ahead.close(), of_members["sample"], of_union["sample"]]
+        handler, place = Handler(union, inner), 0
+        while True:
+            next(ahead)
+            cut = interrupted(ahead.close, place, handler)
+            assert handler.let_in == []
+            if not cut:
+                break
+            assert union._prefetchers.open == []
+            assert not any(thread.is_alive() for thread in ahead._threads)
+            ahead = union.prefetch(2, 4)
+            place += 1
+        assert handler.refused > 20
