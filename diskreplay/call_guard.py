@@ -35,6 +35,7 @@ class CallGuard:
     _pid: int
     _lock: Lock
     _busy: set[int]
+    _busy_sets: list[set[int]]
     _was_forked_amid = False
     _rows: IndexedStore
     _prefetchers: Prefetchers
@@ -42,6 +43,7 @@ class CallGuard:
 
     def _guard_calls(self) -> None:
         self._lock, self._busy = Lock(), set()
+        self._busy_sets = [self._busy]
         fork.tell(self)
 
     def _after_fork(self) -> None:
@@ -137,7 +139,7 @@ class CallGuard:
         if lock._is_owned() or get_ident() in self._busy:  # type: ignore[attr-defined]
             self._refuse()
         if self._prefetchers.open or self._views.prefetching:
-            busy_in([self._busy], self._draw_pending)
+            busy_in(self._busy_sets, self._draw_pending)
         return lock
 
     def _refuse(self) -> NoReturn:

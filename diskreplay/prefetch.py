@@ -200,7 +200,7 @@ class Prefetcher(Closing):
             )
         whose = _buffer_of(self._buffer)
         whose._turn()
-        return busy_in([whose._busy], self._take)
+        return busy_in(whose._busy_sets, self._take)
 
     def _take(self) -> Any:
         with self._taking:
@@ -262,7 +262,7 @@ class Prefetcher(Closing):
         if self._over.is_set():
             raise gone()
         while len(self._threads) < self._most_threads:
-            given = weakref.ref(self), self._work, _buffer_of(self._buffer)._busy
+            given = weakref.ref(self), self._work, _buffer_of(self._buffer)._busy_sets
             thread = threading.Thread(
                 target=work_off, args=given, name="diskreplay prefetch", daemon=True
             )
@@ -418,7 +418,7 @@ class Prefetcher(Closing):
         whose = _buffer_of(self._buffer)
         whose._turn()
         with undisturbed():  # or threads would stay
-            busy_in([whose._busy], self._shut)
+            busy_in(whose._busy_sets, self._shut)
 
     def _shut(self) -> None:
         with self._taking:

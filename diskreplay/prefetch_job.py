@@ -62,7 +62,9 @@ class Job:
         return anchors
 
 
-def work_off(found: Callable[[], Any], jobs: "SimpleQueue[Job | None]", busy: set[int]) -> None:
+def work_off(
+    found: Callable[[], Any], jobs: "SimpleQueue[Job | None]", busy: Sequence[set[int]]
+) -> None:
     """Have one job after the other done, of those that no other thread has begun, up to a None.
 
     Parameters
@@ -71,12 +73,13 @@ def work_off(found: Callable[[], Any], jobs: "SimpleQueue[Job | None]", busy: se
         Whose they are. While this waits nothing here holds it: a buffer that nobody has any more,
         with its prefetchers, lets go of its store.
     jobs : SimpleQueue
-    busy : set of int
-        Threads on which no call of the buffer comes to its end, of a `__del__` say: it would wait
-        for the draws that are made here.
+    busy : sequence of set of int
+        Of each buffer that is drawn from, the threads on which no call of it comes to its end, of a
+        `__del__` say: it would wait for the draws that are made here.
     """
     me = threading.get_ident()
-    busy.add(me)
+    for threads in busy:
+        threads.add(me)
     while (job := jobs.get()) is not None:
         prefetcher = found()
         if job.begun.acquire(blocking=False):  # else it came twice
@@ -85,7 +88,8 @@ def work_off(found: Callable[[], Any], jobs: "SimpleQueue[Job | None]", busy: se
             else:
                 job.give_up()
         del job, prefetcher
-    busy.discard(me)
+    for threads in busy:
+        threads.discard(me)
 
 
 def gone() -> ClosedError:

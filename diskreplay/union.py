@@ -11,11 +11,10 @@ from diskreplay.batch import Batch
 from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.closing import Closing
-from diskreplay.errors import ClosedError, InvalidInputError, UsageError
+from diskreplay.errors import InvalidInputError, UsageError
 from diskreplay.given_numbers import asked_exponent, exponent, whole
 from diskreplay.handover import handovers_to
 from diskreplay.joint_draw import JointDraw
-from diskreplay.locks import Lock, busy_in
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
 from diskreplay.sampling.rng import ReplayableRng
@@ -23,13 +22,14 @@ from diskreplay.sequences import Sequences
 from diskreplay.statistics import Statistics
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
+from diskreplay.union_calls import UnionCalls
 from diskreplay.union_member import member_of, opened_member
 from diskreplay.union_members import UnionMembers, UnionPrefetchers, checked_mixture
 from diskreplay.union_state import UnionState, packed
 from diskreplay.validation import checked_ids, checked_priorities, generator, one_of
 
 
-class ReplayUnion(Closing):
+class ReplayUnion(UnionCalls, Closing):
     """Several buffers, stores and checkpoints, sampled as one: what a run records now beside what
     other runs recorded, say.
 
@@ -114,7 +114,7 @@ class ReplayUnion(Closing):
             self._rng = ReplayableRng(generator(seed))
             of = there[0].options if isinstance(there[0], Sequences) else there[0]
             self.batch_size: int = size or of.batch_size
-            self._lock, self._busy = Lock(), set[int]()
+            self._guard_calls()
             self._new_guard = self._members.new_draw
             self._prefetchers = UnionPrefetchers(self._members, self._lock, self._rng)
             self._opened = opened.pop_all()
@@ -153,8 +153,12 @@ class ReplayUnion(Closing):
         """
         size = self.batch_size if batch_size is None else whole("batch_size", batch_size)
         threads = whole("threads", threads, most=MOST_THREADS)
-        self._turn_when_drawn()
-        return self._read(lambda drawn: self._draw(size, beta, drawn), threads)
+
+        def draw(drawn: JointDraw) -> None:
+            self._draw_pending()
+            self._draw(size, beta, drawn)
+
+        return self._read(draw, threads)
 
     def gather(self, ids: np.ndarray, *, threads: int = 1) -> Any:
         """The transitions with these ids, or the windows of these anchors, in this order, with
@@ -173,7 +177,6 @@ class ReplayUnion(Closing):
         """
         ids = checked_ids(ids)
         threads = whole("threads", threads, most=MOST_THREADS)
-        self._turn()
         return self._read(lambda drawn: self._members.choose(drawn, ids), threads)
 
     def _read(self, draw: Callable[[JointDraw], object], threads: int) -> Any:
@@ -190,7 +193,7 @@ class ReplayUnion(Closing):
                     return batch
                 self._members.undo([drawn])  # a live store changed under its reader: draw again
 
-        return busy_in([self._busy, *(member.buffer._busy for member in self._members)], read)
+        return self._amid(read)
 
     def _draw(self, size: int, beta: Beta | None, guard: JointDraw) -> JointDraw:
         with self._lock:
@@ -228,8 +231,12 @@ class ReplayUnion(Closing):
         size = whole("batch_size", batch_size, optional=True) or self.batch_size
         asked_exponent(beta)
         handovers = handovers_to(device, map)
-        with self._turn():
-            return self._prefetchers.get(self, depth, size, beta, threads, handovers)
+
+        def get() -> Prefetcher:
+            with self._lock:
+                return self._prefetchers.get(self, depth, size, beta, threads, handovers)
+
+        return self._amid(get)
 
     def sequences(
         self, length: int, *, burn_in: int = 0, ahead: int | None = None, stride: int = 1,
@@ -331,8 +338,12 @@ class ReplayUnion(Closing):
         priorities = checked_priorities(ids, priorities)
         if not any(member.is_prioritized for member in self._members):
             raise UsageError("no member has priorities: make one of them prioritized")
-        with self._turn_when_drawn():
-            return self._members.at_one_moment(lambda: self._members.update(ids, priorities))
+
+        def update() -> int:
+            self._draw_pending()
+            return self._at_one_moment(lambda: self._members.update(ids, priorities))
+
+        return self._amid(update)
 
     # -- looking
 
@@ -352,13 +363,12 @@ class ReplayUnion(Closing):
 
     def __len__(self) -> int:
         """What can be drawn now, of all members."""
-        with self._turn():
-            return self._members.at_one_moment(lambda: sum(m.count for m in self._members))
+        members = self._members
+        return self._amid(lambda: self._at_one_moment(lambda: sum(m.count for m in members)))
 
     def shares(self) -> np.ndarray:
         """The probability that a draw is of each member now, float64 of shape (members,)."""
-        with self._turn():
-            return self._members.at_one_moment(lambda: self._members.shares().copy())
+        return self._amid(lambda: self._at_one_moment(lambda: self._members.shares().copy()))
 
     def statistics(self) -> list[Statistics]:
         """Figures of each member at this moment; see `ReplayBuffer.statistics`."""
@@ -384,10 +394,13 @@ class ReplayUnion(Closing):
         8 bytes for each row of such members.
         """
         place = resolved(path, "path")
-        self._turn_when_drawn()
-        with self._lock, self._prefetchers.drained():
-            contents = self._members.at_one_moment(lambda: packed(self._members, self._rng))
-        files.replace({place: contents})
+
+        def contents() -> bytes:
+            self._draw_pending()
+            with self._lock, self._prefetchers.drained():
+                return self._members.at_one_moment(lambda: packed(self._members, self._rng))
+
+        files.replace({place: self._amid(contents)})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on where `save` was called, after the members were loaded; all or nothing.
@@ -402,9 +415,14 @@ class ReplayUnion(Closing):
             It is no such file, or of a union of other members.
         """
         place = resolved(path, "path")
-        with self._turn_when_drawn():
-            state = UnionState(place, self._members)
-            self._members.at_one_moment(lambda: state.restore(self._rng, self._prefetchers))
+        self._turn()
+        state = UnionState(place, self._members)
+
+        def restore() -> None:
+            self._draw_pending()
+            self._at_one_moment(lambda: state.restore(self._rng, self._prefetchers))
+
+        self._amid(restore)
 
     # -- its life
 
@@ -424,22 +442,3 @@ class ReplayUnion(Closing):
 
     def __repr__(self) -> str:
         return f"ReplayUnion({', '.join(str(m.buffer.path) for m in self._members)})"
-
-    # -- what prefetchers ask, too
-
-    def _turn(self) -> Any:
-        if self._closed:
-            raise ClosedError("the union is closed; make it again")
-        for member in self._members:
-            member.buffer._turn()
-        return self._lock
-
-    def _turn_when_drawn(self) -> Any:
-        self._turn()
-        self._draw_pending()
-        return self._lock
-
-    def _draw_pending(self) -> None:
-        self._prefetchers.draw_pending()
-        for member in self._members:
-            member.buffer._draw_pending()

@@ -21,7 +21,7 @@ LEVELS = [
     ["convert", "integrations", "pictures", "ray", "remote"],
     ["inspection"],
     ["union"],
-    ["union_state"],
+    ["union_calls", "union_state"],
     ["union_members"],
     ["joint_draw", "union_member"],
     ["opening", "shared_buffer"],

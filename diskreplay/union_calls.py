@@ -1,0 +1,48 @@
+"""Whether a call of a union may begin, and what it keeps from beginning meanwhile."""
+
+from collections.abc import Callable
+
+from diskreplay.errors import ClosedError
+from diskreplay.locks import Found, Lock, busy_in
+from diskreplay.union_members import UnionMembers, UnionPrefetchers
+
+
+class UnionCalls:
+    """What each public call of a `ReplayUnion` asks first, as `CallGuard` has it of a buffer.
+
+    A union keeps no list of the threads that are amid its calls: such a thread is amid a call of
+    each member. So neither the union nor a member lets another call of it begin, which would wait
+    for a prefetcher that waits for the union's lock.
+    """
+
+    _closed: bool
+    _lock: Lock
+    _members: UnionMembers
+    _prefetchers: UnionPrefetchers
+
+    def _guard_calls(self) -> None:
+        self._lock = Lock()
+        self._busy_sets = [member.buffer._busy for member in self._members]
+
+    def _turn(self) -> None:
+        """Refuse a call that must not begin; see `CallGuard._turn`."""
+        if self._closed:
+            raise ClosedError("the union is closed; make it again")
+        for member in self._members:
+            member.buffer._turn()
+
+    def _amid(self, call: Callable[[], Found]) -> Found:
+        """What `call` returns; no other call of this thread begins meanwhile."""
+        self._turn()
+        return busy_in(self._busy_sets, call)
+
+    def _at_one_moment(self, call: Callable[[], Found]) -> Found:
+        """What `call` returns, called while nobody adds, draws or updates."""
+        with self._lock:
+            return self._members.at_one_moment(call)
+
+    def _draw_pending(self) -> None:
+        """Let prefetchers draw what was asked of them before anything changes. Without locks."""
+        self._prefetchers.draw_pending()
+        for member in self._members:
+            member.buffer._draw_pending()
