@@ -24,12 +24,20 @@ def make_own(root: Path) -> None:
     beside = private.directory(root) / "unsealed.own"
     files.remove(beside)  # of a kill: it may have been copied by a hard link since
     found = [Path(base, name) for base, _dirs, names in os.walk(root) for name in sorted(names)]
-    with commit_page.exchanged(page):
-        for path in [*(path for path in found if path not in kept and _is_shared(path)), page]:
-            files.copy(path, beside)
-            files.sync([beside])
-            files.rename(beside, path)
+    for path in [path for path in found if path not in kept and _is_shared(path)]:
+        _copy(path, beside)
+        files.rename(beside, path)
+    # Before the page, by which the next opening would think that all is done.
     files.sync_dirs({path.parent for path in found})
+    _copy(page, beside)
+    with commit_page.exchanged(page):
+        files.rename(beside, page)
+    files.sync_dirs([page.parent])
+
+
+def _copy(path: Path, beside: Path) -> None:
+    files.copy(path, beside)
+    files.sync([beside])
 
 
 def _is_shared(path: Path) -> bool:
