@@ -1,9 +1,11 @@
 """The files of a store that somebody copied by hard links, before it is written to."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 
+from diskreplay.errors import StorageError
 from diskreplay.store import commit_page, files, private
 from diskreplay.store.system_errors import explained
 
@@ -36,8 +38,13 @@ def make_own(root: Path) -> None:
 
 
 def _copy(path: Path, beside: Path) -> None:
-    files.copy(path, beside)
-    files.sync([beside])
+    try:
+        files.copy(path, beside)
+        files.sync([beside])
+    except BaseException:  # on a full disk it would take what is left
+        with contextlib.suppress(StorageError):  # then the next opening removes it
+            files.remove(beside)
+        raise
 
 
 def _is_shared(path: Path) -> bool:

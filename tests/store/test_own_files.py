@@ -120,6 +120,22 @@ def test_readers_go_on_with_the_store_and_not_with_the_copy(tmp_path, closed):
     assert not verify(copy).findings
 
 
+def test_a_full_disk_leaves_no_copy_that_is_not_whole(both, monkeypatch):
+    path, other, compressor = both
+    before = values(other)
+
+    def full(source, target):
+        target.write_bytes(source.read_bytes()[:100])
+        raise StorageError(28, "full", str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "copy", full)
+        with pytest.raises(StorageError, match="full"):
+            opened(path, compressor)
+    assert not list(path.rglob("unsealed*"))
+    assert values(path) == values(other) == before
+
+
 def test_readers_go_on_after_a_kill_behind_the_exchange_of_the_page(tmp_path, monkeypatch):
     path, rename = tmp_path / "store", files.rename
     with opened(path, "raw") as buffer:
