@@ -137,11 +137,14 @@ class ActorRings:
     def _of_env(self, env: int, rows: int, store: IndexedStore) -> str:
         ring = self._rings.get(env)
         if ring is None or ring.rows != rows:
-            ring = ActorRing.create(private.ring(self._path, env), self._fields, rows)
-            ring.words[GENERATION] = generation.current(store.store.meta)
-            ring.words[STEP] = store.episodes.step_for_actor(env)
-            ring.words[BY_ITSELF] = self.by_itself
-            self._rings[env] = ring
+            words = {
+                GENERATION: generation.current(store.store.meta),
+                STEP: store.episodes.step_for_actor(env),
+                BY_ITSELF: self.by_itself,
+            }
+            with undisturbed():  # else the old one might be known, which is no file any more
+                path = private.ring(self._path, env)
+                ring = self._rings[env] = ActorRing.create(path, self._fields, rows, words)
         return ring.id
 
     def set_by_itself(self, value: bool) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from diskreplay import extensions, signals
 from diskreplay.errors import CheckpointNotFoundError, DiskReplayError, StorageError
 from diskreplay.indexed_store import IndexedStore
+from diskreplay.late_warning import no_error
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.metadata import warn_of_damage
 from diskreplay.one_checkpoint import check_only
@@ -183,9 +184,10 @@ class CheckpointLoader:
                 replacement.discard()
             raise
         if doubt is not None:
-            warnings.warn(
-                f"{session.path}: loaded, but a power cut may bring back the rows of before "
-                f"({doubt})",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+            with no_error():
+                warnings.warn(
+                    f"{session.path}: loaded, but a power cut may bring back the rows of before "
+                    f"({doubt})",
+                    RuntimeWarning,
+                    stacklevel=5,
+                )

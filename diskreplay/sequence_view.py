@@ -10,6 +10,7 @@ import numpy as np
 from diskreplay.errors import FormatError, StorageError
 from diskreplay.given_numbers import exponent
 from diskreplay.indexed_store import IndexedStore
+from diskreplay.late_warning import no_error
 from diskreplay.locks import Lock
 from diskreplay.options import Options
 from diskreplay.prefetch import DrawSource, Prefetcher
@@ -84,13 +85,9 @@ class SequenceView:
     def _take_over(self, rows: IndexedStore) -> None:
         """Begin with a store that was opened or loaded: with what was saved of this view in it."""
         saved = SequenceState.of(rows.store, self.name)
+        other = None
         if saved is not None and saved.identity != self.asked.identity:
-            warnings.warn(
-                f"{rows.store.path}: what was saved of the view {self.name!r} is of "
-                f"{saved.difference(self.asked.identity)}; it starts anew",
-                RuntimeWarning, stacklevel=4,
-            )  # fmt: skip
-            saved = None
+            other, saved = saved.difference(self.asked.identity), None
         anchors, before = self.anchors, None
         if saved is not None:
             anchors.largest = saved.largest
@@ -118,6 +115,12 @@ class SequenceView:
             state=asked.state, has_to_go=asked.returns_to_go is not None,
         )  # fmt: skip
         self._store = rows.store  # not before: after Ctrl-C all of it is done again
+        if other is not None:  # last: it is raised where warnings are errors
+            warnings.warn(
+                f"{rows.store.path}: what was saved of the view {self.name!r} is of {other}; it "
+                "starts anew",
+                RuntimeWarning, stacklevel=4,
+            )  # fmt: skip
 
     def draw(
         self, rows: IndexedStore, size: int, beta: float | None, guard: ReadGuard,
@@ -302,7 +305,8 @@ class Views:
             # The rows are exchanged by now: no error may say that they are not. A view whose
             # priorities cannot be read looks again, and raises, when it is used.
             with contextlib.suppress(StorageError):
-                view.catch_up(rows)
+                with no_error():
+                    view.catch_up(rows)
                 for prefetcher in view.prefetchers.open:
                     view.resume_prefetching(prefetcher, prefetcher._depth, prefetcher._size)
 

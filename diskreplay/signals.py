@@ -1,5 +1,6 @@
 """Ctrl-C, and handlers of other signals, put off till what must not be cut short is done."""
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -80,3 +81,23 @@ class undisturbed:
                 signal.raise_signal(number)
             finally:
                 self._tell()
+
+
+_main = threading.main_thread().ident
+
+
+def _after_fork() -> None:
+    """In a child that another thread than the main one has forked: the main thread may have been
+    in a block, which does not come to its end here. What it put off would be for ever."""
+    global _main
+    if threading.get_ident() == _main:
+        return
+    _main, undisturbed._is_under_way = threading.get_ident(), False
+    for number in _HANDLED:
+        handler = _handler_of(number)
+        while isinstance(block := getattr(handler, "__self__", None), undisturbed):
+            handler = block._handlers[number]
+            _set_handler(number, handler)
+
+
+os.register_at_fork(after_in_child=_after_fork)

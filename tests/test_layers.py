@@ -68,6 +68,7 @@ LEVELS = [
         "errors",
         "extensions",
         "fork",
+        "late_warning",
         "locks",
         "signals",
         "thread_start",

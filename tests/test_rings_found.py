@@ -1,7 +1,9 @@
 """Rings that an opening finds: of a kill, of before a power cut, rotten, of other options."""
 
+import errno
 import os
 import pickle
+import signal
 import warnings
 from pathlib import Path
 
@@ -10,10 +12,17 @@ import pytest
 
 import diskreplay
 from diskreplay.check.verify import verify
-from diskreplay.errors import ClosedError, CorruptSegmentError, InvalidInputError, StoreMovedError
+from diskreplay.errors import (
+    ClosedError,
+    CorruptSegmentError,
+    InvalidInputError,
+    StorageError,
+    StoreMovedError,
+)
 from diskreplay.inspection.overview import overview_of
 from diskreplay.store import files, private
 from diskreplay.store.actor_ring import ActorRing
+from diskreplay.store.mapping import Mapping
 from tests.actors import make, step_of
 from tests.effort import effort
 
@@ -82,6 +91,37 @@ def test_what_a_power_cut_leaves_of_a_ring(tmp_path, header):
     with buffer:
         assert not buffer.bounds.any()
         assert not path.exists()
+
+
+@pytest.mark.parametrize("how", ["opening", "ctrl_c"])
+def test_a_ring_of_another_length_that_is_not_opened(tmp_path, monkeypatch, how):
+    """The old one is no file any more, or as it was: it has an actor again."""
+    mapped, rename = Mapping.open, files.rename
+
+    def fails(path, **options):
+        if "ring.0" in path.name:
+            raise StorageError(errno.EMFILE, "too many", str(path))
+        return mapped(path, **options)
+
+    def interrupted(source, target):
+        rename(source, target)
+        signal.raise_signal(signal.SIGINT)
+
+    with make(tmp_path / "store", 1) as buffer:
+        buffer.env_writers(rows=8, automatic=False)
+        with monkeypatch.context() as patched:
+            if how == "opening":
+                patched.setattr(Mapping, "open", fails)
+            else:
+                patched.setattr(files, "rename", interrupted)
+            with pytest.raises(StorageError if how == "opening" else KeyboardInterrupt):
+                buffer.env_writers(rows=16, automatic=False)
+        (writer,) = buffer.env_writers(rows=8, automatic=False)
+        with writer:
+            for number in range(5):
+                writer.add(**step_of(0, number))
+        assert buffer.drain() == 5
+        assert len(rewards(buffer)) == 5
 
 
 def test_a_power_cut_is_told_once_also_where_warnings_are_errors(tmp_path):

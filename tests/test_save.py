@@ -3,8 +3,10 @@
 import ctypes
 import errno
 import itertools
+import os
 import subprocess
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -396,3 +398,31 @@ def test_a_save_whose_older_checkpoints_cannot_be_removed_is_one_all_the_same(
         ]  # fmt: skip
         buffer.save(tmp_path / "saved", 3, keep=1)  # which tries again
         assert [each.number for each in diskreplay.checkpoints(tmp_path / "saved")] == [3]
+
+
+def test_an_older_checkpoint_that_cannot_be_removed_keeps_no_other_one(tmp_path, monkeypatch):
+    saved, rename = tmp_path / "saved", os.rename
+
+    def refuse(source, target, **options):
+        if os.path.basename(source) == "replay_ckpt.1":  # immutable, or mounted
+            raise OSError(errno.EPERM, "refused")
+        rename(source, target, **options)
+
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Discrete(9), action_space=Discrete(3), capacity=100
+    ) as buffer:
+        buffer.add(1, 1, 0.0, False, False)
+        for number in (1, 2, 3):
+            buffer.save(saved, number, keep=None)
+        monkeypatch.setattr(os, "rename", refuse)
+        with pytest.warns(RuntimeWarning, match=r"could not be removed.*replay_ckpt\.1 "):
+            buffer.save(saved, 4, keep=1)
+        assert [each.number for each in diskreplay.checkpoints(saved)] == [1, 4]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(RuntimeWarning):
+                buffer.save(saved, 5, keep=1)
+        assert [each.number for each in diskreplay.checkpoints(saved)] == [1, 5]
+        monkeypatch.undo()
+        buffer.save(saved, 6, keep=1)
+    assert [path.name for path in saved.iterdir()] == ["replay_ckpt.6"]

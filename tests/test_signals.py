@@ -1,5 +1,6 @@
 """Ctrl-C and handlers of signals, put off till what must not stop is done."""
 
+import os
 import signal
 import sys
 import threading
@@ -157,3 +158,34 @@ def test_other_threads_change_no_handlers():
         assert heard == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_child_that_another_thread_forks_puts_nothing_off():
+    """The block that the main thread is in does not come to its end there."""
+    ended, heard = [], []
+
+    def handler(number, frame):
+        heard.append(number)
+
+    def forks():
+        child = os.fork()
+        if not child:
+            signal.raise_signal(signal.SIGTERM)
+            with undisturbed():  # this thread's own
+                signal.raise_signal(signal.SIGTERM)
+                count = len(heard)
+            os._exit(10 * count + len(heard))
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with undisturbed():
+            thread = threading.Thread(target=forks)
+            thread.start()
+            thread.join()
+            signal.raise_signal(signal.SIGTERM)
+            assert not heard  # the parent's is still under way
+        assert heard == [signal.SIGTERM]
+        assert ended == [12]
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -113,19 +113,25 @@ class ActorRing:
         return head
 
     @staticmethod
-    def create(path: Path, fields: Sequence[Field], rows: int) -> "ActorRing":
-        """A new one, empty, in the place of one that is there. It gets its name when it is whole: a
-        kill before that leaves a file that the next opening removes."""
+    def create(
+        path: Path, fields: Sequence[Field], rows: int, words: dict[int, int] | None = None
+    ) -> "ActorRing":
+        """A new one, empty but for these words, in the place of one that is there. It gets its name
+        last, when it is whole and open: a kill before that leaves a file that the next opening
+        removes, and an error the old ring."""
         made = private.ring_that_is_made(path)
         files.remove(made)  # an earlier call may have been refused amid it
         mapping = Mapping.create(made, _layout(fields, rows)[1])
         head = mapping.array[: _HEADER.itemsize].view(_HEADER)
         head["boot"], head["id"] = boot_id().encode(), os.urandom(16).hex().encode()
         head["schema"], head["rows"] = schema_digest(fields).encode(), rows
-        mapping.array[:_DATA_AT].view("<i8")[BEHIND] = -1
+        for word, value in ({BEHIND: -1} | (words or {})).items():
+            mapping.array[:_DATA_AT].view("<i8")[word] = value
         head["magic"] = _MAGIC
+        ring = ActorRing(made, fields)
         files.rename(made, path)
-        return ActorRing(path, fields)
+        ring.path = ring._mapping.path = path
+        return ring
 
     @property
     def of_this_boot(self) -> bool:

@@ -21,7 +21,7 @@ from diskreplay.errors import (
 from diskreplay.store import files, plain_file
 from diskreplay.store.manifest import ATTACHMENTS, Manifest
 from diskreplay.store.segment import Seal
-from diskreplay.store.system_errors import errno_if_full, translated
+from diskreplay.store.system_errors import errno_if_full, explained, translated
 
 Source = bytes | bytearray | memoryview | os.PathLike[str] | Callable[[Path], Any]
 
@@ -146,7 +146,8 @@ def _check_tree(name: str, build: Path, expected: set[Path]) -> None:
     wrong = dict.fromkeys(expected, "is missing")
     for base, directories, names in os.walk(build):
         for entry in (Path(base, each) for each in [*directories, *names]):
-            found = os.lstat(entry)
+            with explained(entry, "cannot look at the file"):
+                found = os.lstat(entry)
             is_directory = stat.S_ISDIR(found.st_mode)
             if entry in expected:
                 del wrong[entry]

@@ -188,17 +188,22 @@ def _header_of(read: bytes) -> Any:
 
 @contextlib.contextmanager
 def exchanged(path: Path) -> Iterator[None]:
-    """The block puts another page in the place of this one, which it leaves to another store.
-    Readers that have the old one mapped are told behind it, by an epoch that is far from that of
-    the new one: to them it would say for ever that nothing comes."""
+    """The block puts a copy of this page, which was made before, in its place, and leaves it to
+    another store. Readers that have the old one mapped are told by an epoch that is far from that
+    of the new one: to them it would say for ever that nothing comes. Before the block, since nobody
+    tells them after a kill, and behind it, since they look when it changes."""
     old = None
     with contextlib.suppress(StorageError, CorruptSegmentError):  # whoever needs it says so
         old = Mapping.open(path, writable=True)
-    yield
+    epoch = None
     if old is not None and old.size >= HEADER_BYTES:
         header = old.array[:HEADER_BYTES].view(_HEADER)
         if header["magic"][0] == _MAGIC:
-            header["epoch"] += _EXCHANGED
+            epoch = header["epoch"]
+            epoch += _EXCHANGED
+    yield
+    if epoch is not None:
+        epoch += 1
 
 
 def _whole_pages(num_envs: int, figures: int) -> int:

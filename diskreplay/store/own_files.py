@@ -1,9 +1,11 @@
 """The files of a store that somebody copied by hard links, before it is written to."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 
+from diskreplay.errors import StorageError
 from diskreplay.store import commit_page, files, private
 from diskreplay.store.system_errors import explained
 
@@ -24,12 +26,25 @@ def make_own(root: Path) -> None:
     beside = private.directory(root) / "unsealed.own"
     files.remove(beside)  # of a kill: it may have been copied by a hard link since
     found = [Path(base, name) for base, _dirs, names in os.walk(root) for name in sorted(names)]
-    with commit_page.exchanged(page):
-        for path in [*(path for path in found if path not in kept and _is_shared(path)), page]:
-            files.copy(path, beside)
-            files.sync([beside])
-            files.rename(beside, path)
+    for path in [path for path in found if path not in kept and _is_shared(path)]:
+        _copy(path, beside)
+        files.rename(beside, path)
+    # Before the page, by which the next opening would think that all is done.
     files.sync_dirs({path.parent for path in found})
+    _copy(page, beside)
+    with commit_page.exchanged(page):
+        files.rename(beside, page)
+    files.sync_dirs([page.parent])
+
+
+def _copy(path: Path, beside: Path) -> None:
+    try:
+        files.copy(path, beside)
+        files.sync([beside])
+    except BaseException:  # on a full disk it would take what is left
+        with contextlib.suppress(StorageError):  # then the next opening removes it
+            files.remove(beside)
+        raise
 
 
 def _is_shared(path: Path) -> bool:

@@ -330,9 +330,11 @@ def _was_directory(entry: os.DirEntry[str]) -> bool:
 def discard(paths: Iterable[Path]) -> None:
     """Remove directories of one directory. By a rename first: none is ever seen half removed.
 
-    Of a link only the link is removed. What another process has removed meanwhile is fine.
+    Of a link only the link is removed. What another process has removed meanwhile is fine. One that
+    stays (somebody may have mounted it, or made it immutable) keeps none of the others: the error
+    comes when all were tried.
     """
-    paths = list(paths)
+    paths, refused = list(paths), None
     if not paths:
         return
     with Workspace(paths[0], "old") as room:
@@ -341,5 +343,7 @@ def discard(paths: Iterable[Path]) -> None:
                 files.rename(path, room.path / f"{number}.{path.name}")
             except StorageError as error:
                 if error.errno != errno.ENOENT:
-                    raise
+                    refused = refused or error
         files.sync_dirs({path.parent for path in paths})  # before their files go
+    if refused is not None:
+        raise refused

@@ -222,6 +222,27 @@ def test_other_options_under_a_saved_name_start_anew(tmp_path):
             buffer.sequences(3, name="even", batch_size=99, **VIEWS["even"])
 
 
+def test_other_options_than_a_checkpoint_has_where_warnings_are_errors(tmp_path):
+    """The rows are loaded by then, and so are all views."""
+    buffer, views = begun(tmp_path / "replay")
+    buffer.save(tmp_path / "saved", 1)
+    saved = buffer.take("reward", np.arange(*buffer.bounds[0]))
+    for view in views:
+        view.close()
+    with pytest.warns(RuntimeWarning, match="length=3, not 5"):
+        others = [buffer.sequences(5, name=name, **VIEWS[name]) for name in ("ranked", "even")]
+    with buffer, warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("error")
+        buffer.load(tmp_path / "saved", 1)
+        assert [str(each.message).split("view ")[1].split(" is")[0] for each in shown] == [
+            "'ranked'", "'even'",
+        ]  # fmt: skip
+        assert {each.category for each in shown} == {RuntimeWarning}
+        np.testing.assert_array_equal(buffer.take("reward", np.arange(*buffer.bounds[0])), saved)
+        for view in others:
+            view.sample(4)
+
+
 def test_a_checkpoint_does_not_change_later(tmp_path):
     buffer, views = begun(tmp_path / "replay")
     saved = buffer.save(tmp_path / "saved", 1)

@@ -327,6 +327,21 @@ def test_a_writer_that_meets_a_full_disk(tmp_path, buffer, writer):
     assert contents(directory) == before
 
 
+def test_a_directory_that_goes_while_it_is_saved_to(tmp_path, buffer, monkeypatch):
+    walk = os.walk
+
+    def goes(top, *arguments):
+        found = list(walk(top, *arguments))
+        shutil.rmtree(tmp_path / "saved")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "walk", goes)
+        with pytest.raises(errors.StorageError, match="cannot look at the file"):
+            buffer.save(tmp_path / "saved", 1, attachments={"notes.txt": b"one"})
+    buffer.save(tmp_path / "saved", 1, attachments={"notes.txt": b"two"})
+
+
 def test_a_writer_that_fails_after_a_disk_was_full(tmp_path, buffer):
     """Who answers a full disk by a save learns of what is wrong now."""
     try:

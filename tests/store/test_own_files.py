@@ -120,6 +120,68 @@ def test_readers_go_on_with_the_store_and_not_with_the_copy(tmp_path, closed):
     assert not verify(copy).findings
 
 
+def test_a_full_disk_leaves_no_copy_that_is_not_whole(both, monkeypatch):
+    path, other, compressor = both
+    before = values(other)
+
+    def full(source, target):
+        target.write_bytes(source.read_bytes()[:100])
+        raise StorageError(28, "full", str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "copy", full)
+        with pytest.raises(StorageError, match="full"):
+            opened(path, compressor)
+    assert not list(path.rglob("unsealed*"))
+    assert values(path) == values(other) == before
+
+
+def test_readers_go_on_after_a_kill_behind_the_exchange_of_the_page(tmp_path, monkeypatch):
+    path, rename = tmp_path / "store", files.rename
+    with opened(path, "raw") as buffer:
+        add(buffer, ROWS)
+
+    def killed(source, target):
+        rename(source, target)
+        if target.name == "state":
+            raise SystemExit("killed")
+
+    with diskreplay.open(path) as reader:
+        subprocess.run(["cp", "-al", path, tmp_path / "backup"], check=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "rename", killed)
+            with pytest.raises(SystemExit, match="killed"):
+                opened(path, "raw")
+        with opened(path, "raw") as buffer:
+            add(buffer, MORE)
+            assert reader.add_count == ROWS + MORE
+
+
+def test_all_other_files_have_lasting_names_before_the_page(both, monkeypatch):
+    """It is what the next opening looks at: after a power cut too."""
+    path, _other, compressor = both
+    rename, sync_dirs, lasting, own = files.rename, files.sync_dirs, set(), {}
+
+    def renamed(source, target):
+        rename(source, target)
+        if source.name == "unsealed.own":
+            own[target] = set(lasting)
+            lasting.discard(target.parent)
+
+    def synced(paths):
+        paths = list(paths)
+        sync_dirs(paths)
+        lasting.update(paths)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "rename", renamed)
+        patched.setattr(files, "sync_dirs", synced)
+        opened(path, compressor).close()
+    *others, page = own
+    assert (page, len(others) > 3) == (path / "is_final/live/state", True)
+    assert {one.parent for one in others} <= own[page]
+
+
 def test_what_a_kill_left_may_have_been_copied_too(both):
     """A copy into it would be one into the other store's file, which that one goes on with."""
     path, other, compressor = both

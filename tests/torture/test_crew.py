@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -44,3 +45,34 @@ def test_one_that_is_stopped_has_the_outcomes_so_far(capsys, monkeypatch):
     monkeypatch.setattr(crew, "wait", interrupted)
     assert [outcome.value for outcome in crew.run(work, range(5), workers=1)] == [0, 1]
     assert capsys.readouterr().err.startswith("stopped: ")
+
+
+def test_what_a_job_was_cut_amid_is_not_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(crew, "MEMORY", str(tmp_path))
+
+    def work(job):
+        Path(crew.MEMORY, "image").write_bytes(b"large")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    (outcome,) = crew.run(work, [0])
+    assert "exit code -9" in outcome.trouble
+    assert not list(tmp_path.iterdir())
+
+
+KILLED = """
+import os, signal, crew
+def work(job):
+    if job < 2:
+        return os.getpid()
+    os.kill(os.getppid(), signal.SIGKILL)
+for outcome in crew.run(work, range(3), workers=2):
+    print(outcome.value, flush=True)
+"""
+
+
+def test_workers_end_with_who_asked():
+    """Their output has an end when none is left."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], cwd=TORTURE, capture_output=True, check=False, timeout=20
+    )
+    assert done.returncode == -signal.SIGKILL

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-"""A directory in memory, for stores that only a process's death, or a model, does harm to."""
+"""A directory in memory, for stores that only a process's death, or a model, does harm to. Each
+worker has its own."""
 _FORK = multiprocessing.get_context("fork")  # cheap: what the parent imported is there
 
 
@@ -41,7 +44,8 @@ class Outcome:
 class _Worker:
     def __init__(self, work: Callable[[Any], Any], memory: int | None) -> None:
         self.pipe, theirs = _FORK.Pipe()
-        self.process = _FORK.Process(target=_serve, args=(theirs, work, memory))
+        self._room = tempfile.mkdtemp(prefix="torture-", dir=MEMORY)
+        self.process = _FORK.Process(target=_serve, args=(self, theirs, work, memory))
         self.process.start()
         theirs.close()
         self.job: Any = None
@@ -55,10 +59,23 @@ class _Worker:
         self.process.kill()
         self.process.join()
         self.pipe.close()
+        self.clear()  # what a job was cut amid is not left there
         return self.process.exitcode
 
+    def clear(self) -> None:
+        shutil.rmtree(self._room, ignore_errors=True)
 
-def _serve(pipe: Connection, work: Callable[[Any], Any], memory: int | None) -> None:
+    def enter(self) -> None:
+        """In the process itself: files in memory go with it, and it goes with who asks."""
+        global MEMORY
+        MEMORY = self._room
+        self.pipe.close()  # with a copy of it open, nobody would see that the other end is gone
+
+
+def _serve(
+    worker: _Worker, pipe: Connection, work: Callable[[Any], Any], memory: int | None
+) -> None:
+    worker.enter()
     if memory is not None:
         pages = Path("/proc/self/statm").read_text().split()[0]
         used = int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -68,13 +85,16 @@ def _serve(pipe: Connection, work: Callable[[Any], Any], memory: int | None) -> 
     while True:
         try:
             job = pipe.recv()
-        except EOFError:
-            return
+        except (EOFError, ConnectionError):  # who asked was killed
+            return worker.clear()
         try:
             answer = work(job), None
         except BaseException:  # whatever it is, it is told and not lost
             answer = None, traceback.format_exc()
-        pipe.send(answer)
+        try:
+            pipe.send(answer)
+        except ConnectionError:
+            return worker.clear()
 
 
 def run(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import crew
 import numpy as np
-from crew import MEMORY
 from disk import State
 from workload import (
     VERSIONS,
@@ -112,7 +112,7 @@ class Examiner:
         store = state.digest("run/", but="run/checkpoints/"), said
         is_known = store in self._known_stores and not loads
         self._known_stores.add(store)
-        with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        with tempfile.TemporaryDirectory(dir=crew.MEMORY) as directory:
             root = Path(directory)
             state.write_to(root)
             run = root / "run"
