@@ -27,7 +27,7 @@ RAGGED = [[1], [1, 2]]
 NONE = {
     "True": True, "np.True_": np.True_, "'1'": "1", "b'1'": b"1", "1j": 1j,
     "complex64": np.complex64(1), "10**400": HUGE, "datetime": np.datetime64(1, "s"),
-    "span of time": np.timedelta64(1, "s"), "number of spans": np.timedelta64(1),
+    "span of time": np.timedelta64(1, "s"), "number of spans": np.int64(1).view("m8"),
     "10**5000": 10**5000, "without text": WithoutText(),
 }  # fmt: skip
 
@@ -217,6 +217,7 @@ def buffers(tmp_path_factory):
     return Buffers(tmp_path_factory.mktemp("numbers"))
 
 
+@pytest.mark.filterwarnings("ignore:The 'generic' unit:DeprecationWarning")  # of NumPy 2.5
 @pytest.mark.parametrize("value", [*NONE, "nan"])
 @pytest.mark.parametrize("name", [*REAL, *WHOLE])
 def test_no_option_takes_what_is_no_number(buffers, name, value):

@@ -32,7 +32,7 @@ def test_a_suffix_becomes_text(suffix, text):
     [
         -1,
         np.int64(-3),
-        np.timedelta64(3),
+        np.timedelta64(3, "s"),
         True,
         None,
         1.0,
