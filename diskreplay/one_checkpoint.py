@@ -20,7 +20,6 @@ from diskreplay.store.place import Place
 Parts = TypeVar("Parts")
 Loaded = TypeVar("Loaded")
 
-_TRIES = 20
 _only: ContextVar[tuple[Place, ...]] = ContextVar("what may be loaded", default=())
 
 
@@ -72,7 +71,7 @@ def loaded_with(
         It has not what `read` needs.
     """
     path = resolved(path)
-    for last in [False] * (_TRIES - 1) + [True]:
+    while True:
         with contextlib.closing(Place(path)) as place:
             try:
                 contents = manifest.read_whole(path)
@@ -92,6 +91,3 @@ def loaded_with(
                     raise CheckpointNotFoundError(
                         f"{path}: this checkpoint is not there any more; nothing was loaded"
                     ) from error
-                if last:
-                    raise
-    raise AssertionError("the last try returns or raises")
