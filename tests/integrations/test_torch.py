@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -377,6 +378,10 @@ def read_by_workers(dataset, expected):
             child.join(400)
             assert child.exitcode is not None
         del children, child  # a process that is referred to keeps its pipes open
+    for thread in threading.enumerate():  # PyTorch does not wait for those that write to workers
+        if thread.name == "QueueFeederThread":
+            thread.join(400)  # it closes its end of the pipe as it ends
+            assert not thread.is_alive()
     gc.collect()
 
 
