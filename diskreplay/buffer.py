@@ -218,10 +218,10 @@ class ReplayBuffer(SequenceSource):
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
         lock: Any = self._lock
-        busy = self._busy
+        busy, group = self._busy, self._group
         if (
             lock._is_owned() or (busy and get_ident() in busy)
-            or self._prefetchers.open or self._views.prefetching
+            or group is not None or self._prefetchers.open or self._views.prefetching
         ):  # fmt: skip
             self._turn_when_drawn()  # refuses, or waits
         with lock:

@@ -15,6 +15,7 @@ from diskreplay.errors import (
 )
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.locks import Lock, busy_in
+from diskreplay.member_group import MemberGroup
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sequence_view import Views
 from diskreplay.store.open_store import LET_GO
@@ -36,6 +37,7 @@ class CallGuard:
     _lock: Lock
     _busy: set[int]
     _busy_sets: list[set[int]]
+    _group: MemberGroup | None = None  # in which unions have it
     _was_forked_amid = False
     _rows: IndexedStore
     _prefetchers: Prefetchers
@@ -121,13 +123,17 @@ class CallGuard:
         ClosedError, ForkedError
             A child of the process that opened it: no other thread is there to let go of the lock.
         ReentryError
-            This thread is amid one already. The lock would let it pass, into what is half done;
-            and a batch that is read, or one that is waited for, would be waited for for ever.
+            This thread is amid one already, of this buffer or of one that is in a union with it.
+            The lock would let it pass, into what is half done; and a batch that is read, or one
+            that is waited for, would be waited for for ever.
         """
         if fork.pid != self._pid:
             self._check_open()  # here: in a child the lock may be held for ever
-        lock = self._lock
-        if lock._is_owned() or get_ident() in self._busy:  # type: ignore[attr-defined]
+        lock, group = self._lock, self._group
+        if (
+            lock._is_owned() or get_ident() in self._busy  # type: ignore[attr-defined]
+            or (group is not None and group.is_called())
+        ):  # fmt: skip
             self._refuse()
         return lock
 
@@ -135,8 +141,11 @@ class CallGuard:
         """As `_turn`, for a call that changes or draws something."""
         if fork.pid != self._pid:
             self._check_open()
-        lock = self._lock
-        if lock._is_owned() or get_ident() in self._busy:  # type: ignore[attr-defined]
+        lock, group = self._lock, self._group
+        if (
+            lock._is_owned() or get_ident() in self._busy  # type: ignore[attr-defined]
+            or (group is not None and group.is_called())
+        ):  # fmt: skip
             self._refuse()
         if self._prefetchers.open or self._views.prefetching:
             busy_in(self._busy_sets, self._draw_pending)
@@ -144,9 +153,10 @@ class CallGuard:
 
     def _refuse(self) -> NoReturn:
         raise ReentryError(
-            f"{self.path}: called amid another call of the same thread, which goes on: by a "
-            "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "
-            "set a flag, and call the buffer, to save it say, when the step is done"
+            f"{self.path}: called amid another call of the same thread, of this buffer or of one "
+            "that is in a union with it, which goes on: by a signal handler, a __del__ or a "
+            "callback (a schedule for beta, say). Let a handler set a flag, and call the buffer, "
+            "to save it say, when the step is done"
         )
 
     def _read_held(self, attempt: Callable[[ReadGuard], Read | None]) -> Read:

@@ -355,8 +355,8 @@ class DisconnectedError(UsageError):
 
 
 class ReentryError(UsageError):
-    """The buffer was called amid another call of the same thread: by a signal handler, a
-    ``__del__`` or a callback. That other call is not harmed.
+    """The buffer was called amid another call of the same thread, of it or of one in a union with
+    it: by a signal handler, a ``__del__`` or a callback. That other call is not harmed.
 
     Cause: Python runs a signal handler between any two instructions, amid an `add` too.
 

@@ -433,6 +433,7 @@ class ReplayUnion(UnionCalls, Closing):
                 self._turn()
                 self._prefetchers.close()
             self._closed = True
+            self._membership.end()
             self._opened.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

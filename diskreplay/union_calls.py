@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from diskreplay import fork
 from diskreplay.errors import ClosedError
 from diskreplay.locks import Found, Lock, busy_in
+from diskreplay.member_group import Membership
 from diskreplay.union_members import UnionMembers, UnionPrefetchers
 
 
@@ -22,14 +24,19 @@ class UnionCalls:
 
     def _guard_calls(self) -> None:
         self._lock = Lock()
-        self._busy_sets = [member.buffer._busy for member in self._members]
+        buffers = [member.buffer for member in self._members]
+        self._busy_sets = [buffer._busy for buffer in buffers]
+        self._membership = Membership(buffers)
 
     def _turn(self) -> None:
         """Refuse a call that must not begin; see `CallGuard._turn`."""
         if self._closed:
             raise ClosedError("the union is closed; make it again")
-        for member in self._members:
-            member.buffer._turn()
+        buffers = [member.buffer for member in self._members]
+        for buffer in buffers:
+            if fork.pid != buffer._pid:
+                buffer._check_open()
+        buffers[0]._turn()  # which asks all members: see `MemberGroup`
 
     def _amid(self, call: Callable[[], Found]) -> Found:
         """What `call` returns; no other call of this thread begins meanwhile."""

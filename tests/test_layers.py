@@ -70,6 +70,7 @@ LEVELS = [
         "fork",
         "late_warning",
         "locks",
+        "member_group",
         "signals",
         "thread_start",
         "cache_line",
