@@ -234,6 +234,7 @@ class ReplayUnion(UnionCalls, Closing):
 
         def get() -> Prefetcher:
             with self._lock:
+                self._check_open()
                 return self._prefetchers.get(self, depth, size, beta, threads, handovers)
 
         return self._amid(get)
@@ -429,10 +430,7 @@ class ReplayUnion(UnionCalls, Closing):
     def close(self) -> None:
         """Close what was opened by its path, and prefetchers. Closing twice is fine."""
         if not self._closed:
-            if all(member.buffer._is_ours() for member in self._members):  # else a child's copy
-                self._turn()
-                self._prefetchers.close()
-            self._closed = True
+            self._close_prefetchers()
             self._membership.end()
             self._opened.close()
 

@@ -28,10 +28,23 @@ class UnionCalls:
         self._busy_sets = [buffer._busy for buffer in buffers]
         self._membership = Membership(buffers)
 
-    def _turn(self) -> None:
-        """Refuse a call that must not begin; see `CallGuard._turn`."""
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the union is closed; make it again")
+
+    def _close_prefetchers(self) -> None:
+        """Let no call begin any more, and leave no prefetcher."""
+        if not all(member.buffer._is_ours() for member in self._members):
+            self._closed = True  # a child's copy: the threads are the parent's
+        while not self._closed:
+            self._turn()
+            self._prefetchers.close()
+            with self._lock:  # a signal handler, or another thread, may have opened one since
+                self._closed = not self._prefetchers.open
+
+    def _turn(self) -> None:
+        """Refuse a call that must not begin; see `CallGuard._turn`."""
+        self._check_open()
         buffers = [member.buffer for member in self._members]
         for buffer in buffers:
             if fork.pid != buffer._pid:

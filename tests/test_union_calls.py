@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import diskreplay
-from diskreplay.errors import ReentryError, UsageError
+from diskreplay.errors import ClosedError, ReentryError, UsageError
 from tests.test_interrupt import Player, interrupted, make
 
 pytestmark = pytest.mark.filterwarnings(
@@ -202,3 +202,30 @@ def test_a_prefetcher_is_closed_once_where_a_finalizer_closes_it_too(
             ahead = union.prefetch(2, 4)
             place += 1
         assert handler.refused > 20
+
+
+def test_no_prefetcher_that_a_handler_opens_outlives_the_union(members):
+    """It stood in the lists of the members, with its threads, and could be closed no more."""
+    place, opened, refused = 0, 0, 0
+    while True:
+        union = diskreplay.ReplayUnion(members, seed=0)
+        made = []
+
+        def handler(union=union, made=made):
+            try:
+                made.append(union.prefetch(1, 4))
+            except (ReentryError, ClosedError):
+                return
+
+        cut = interrupted(union.close, place, handler)
+        for ahead in made:
+            assert not any(thread.is_alive() for thread in ahead._threads)
+        opened, refused = opened + len(made), refused + (not made)
+        assert all(member._views.prefetching == [] for member in members)
+        with pytest.raises(ClosedError):
+            union.sample(4)
+        if not cut:
+            break
+        place += 1
+    assert opened > 5
+    assert refused > 5
