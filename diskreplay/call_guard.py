@@ -15,7 +15,7 @@ from diskreplay.errors import (
 )
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.locks import Lock, busy_in
-from diskreplay.member_group import MemberGroup
+from diskreplay.member_group import MemberGroup, is_called_beside
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sequence_view import Views
 from diskreplay.store.open_store import LET_GO
@@ -37,7 +37,7 @@ class CallGuard:
     _lock: Lock
     _busy: set[int]
     _busy_sets: list[set[int]]
-    _group: MemberGroup | None = None  # in which unions have it
+    _group: MemberGroup | None = None  # as it was at the last call; None: no union has it
     _was_forked_amid = False
     _rows: IndexedStore
     _prefetchers: Prefetchers
@@ -132,7 +132,7 @@ class CallGuard:
         lock, group = self._lock, self._group
         if (
             lock._is_owned() or get_ident() in self._busy  # type: ignore[attr-defined]
-            or (group is not None and group.is_called())
+            or (group is not None and is_called_beside(self, group))
         ):  # fmt: skip
             self._refuse()
         return lock
@@ -144,7 +144,7 @@ class CallGuard:
         lock, group = self._lock, self._group
         if (
             lock._is_owned() or get_ident() in self._busy  # type: ignore[attr-defined]
-            or (group is not None and group.is_called())
+            or (group is not None and is_called_beside(self, group))
         ):  # fmt: skip
             self._refuse()
         if self._prefetchers.open or self._views.prefetching:

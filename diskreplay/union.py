@@ -19,6 +19,7 @@ from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequences import Sequences
+from diskreplay.signals import undisturbed
 from diskreplay.statistics import Statistics
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
@@ -114,7 +115,7 @@ class ReplayUnion(UnionCalls, Closing):
             self._rng = ReplayableRng(generator(seed))
             of = there[0].options if isinstance(there[0], Sequences) else there[0]
             self.batch_size: int = size or of.batch_size
-            self._guard_calls()
+            self._guard_calls(opened)
             self._new_guard = self._members.new_draw
             self._prefetchers = UnionPrefetchers(self._members, self._lock, self._rng)
             self._opened = opened.pop_all()
@@ -431,7 +432,8 @@ class ReplayUnion(UnionCalls, Closing):
         """Close what was opened by its path, and prefetchers. Closing twice is fine."""
         if not self._closed:
             self._close_prefetchers()
-            self._membership.end()
+        # Again too: Ctrl-C may have come before all was closed.
+        with undisturbed():
             self._opened.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """Whether a call of a union may begin, and what it keeps from beginning meanwhile."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from diskreplay import fork
 from diskreplay.errors import ClosedError
@@ -22,11 +23,14 @@ class UnionCalls:
     _members: UnionMembers
     _prefetchers: UnionPrefetchers
 
-    def _guard_calls(self) -> None:
+    def _guard_calls(self, opened: ExitStack) -> None:
+        """`opened` is closed with the union, or where it cannot be made."""
         self._lock = Lock()
         buffers = [member.buffer for member in self._members]
         self._busy_sets = [buffer._busy for buffer in buffers]
-        self._membership = Membership(buffers)
+        membership = Membership(buffers)
+        opened.callback(membership.end)  # first: nobody that has the traceback keeps it
+        membership.begin()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,12 +1,15 @@
 """A handler amid a call of one member of a union that calls another member."""
 
 import gc
+import os
+import signal
 import threading
 
 import numpy as np
 import pytest
 
 import diskreplay
+from diskreplay import member_group
 from diskreplay.errors import ReentryError
 from tests.test_interrupt import Player, interrupted, make
 
@@ -138,8 +141,8 @@ def test_unions_that_share_a_member_are_one_group(buffers):
         windows = of_a.sequences(3, name="windows")
         windows.close()
         assert not amid(a, b.flush)
-    assert a._group is b._group is c._group is None
     assert amid(a, b.flush)
+    assert [len(each) > 0 and each._group for each in buffers] == [None, None, None]
 
 
 def test_a_union_that_is_dropped_is_in_no_group(buffers):
@@ -148,6 +151,7 @@ def test_a_union_that_is_dropped_is_in_no_group(buffers):
     assert not amid(a, b.flush)
     del union
     gc.collect()
+    assert amid(a, b.flush)
     with diskreplay.ReplayUnion([b, c], seed=0):
         assert amid(a, b.flush)
         assert not amid(b, c.flush)
@@ -162,6 +166,8 @@ def test_unions_made_and_closed_by_several_threads(buffers):
         try:
             for _ in range(60):
                 with diskreplay.ReplayUnion(members, seed=0):
+                    for member in members:
+                        len(member)
                     assert all(member._group is not None for member in members)
         except BaseException as error:
             errors.append(error)
@@ -176,6 +182,79 @@ def test_unions_made_and_closed_by_several_threads(buffers):
         for thread in threads:
             thread.join()
         assert errors == []
-        assert c._group is None
+        assert amid(a, c.flush)
         assert not amid(a, b.flush)
-    assert a._group is b._group is None
+    assert [len(each) > 0 and each._group for each in buffers] == [None, None, None]
+
+
+def test_ctrl_c_amid_close_of_a_union(buffers):
+    """Closed again, it kept what it had opened, and its members stood in its group."""
+    a, b, _ = buffers
+    b.flush()
+    before, place = signal.signal(signal.SIGINT, signal.default_int_handler), 0
+    try:
+        while True:
+            union = diskreplay.ReplayUnion([a, b.path], seed=0)
+            cut = interrupted(union.close, place, lambda: signal.raise_signal(signal.SIGINT))
+            union.close()
+            assert union.members[1].closed
+            assert len(a)
+            assert a._group is None
+            if not cut:
+                break
+            place += 1
+        assert place > 15
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_while_a_union_is_made(buffers):
+    """The members stood in its group ever after."""
+    a, b, _ = buffers
+    place, made = 0, []
+    while interrupted(lambda: made.append(diskreplay.ReplayUnion([a, b], seed=0)), place):
+        for union in made:
+            union.close()
+        made.clear()
+        gc.collect()
+        assert amid(a, b.flush), place
+        place += 1
+    assert place > 15
+    made[0].close()
+
+
+def test_a_child_does_not_ask_what_it_may_not_call(buffers):
+    """A thread of the child may have the number of one that maintained the writer in the parent:
+    its calls of a reader beside that writer got a ReentryError."""
+    writer, other, _ = buffers
+    other.flush()
+    told, tell = os.pipe()
+    with diskreplay.open(other.path) as reader, diskreplay.ReplayUnion([writer, reader], seed=0):
+        assert not amid(reader, writer.flush)
+        writer._busy.add(threading.get_ident())  # as that of a thread that is not in the child
+        child = os.fork()
+        if not child:
+            try:
+                os.write(tell, b"served" if is_served(lambda: reader.sample(2)) else b"refused")
+            finally:
+                os._exit(0)
+        writer._busy.discard(threading.get_ident())
+        os.waitpid(child, 0)
+        assert os.read(told, 20) == b"served"
+    os.close(told)
+    os.close(tell)
+
+
+def test_unions_cost_nothing_when_they_are_gone(buffers):
+    """Of one buffer that lives long: nothing of them is kept, and a call looks at none of them."""
+    a, b, _ = buffers
+    for number in range(2000):
+        union = diskreplay.ReplayUnion([a, b], seed=0)
+        if number % 2:
+            union.close()
+        del union
+    gc.collect()
+    assert [each for each in member_group._memberships if each() is not None] == []
+    assert len(a)
+    assert a._group is None
+    assert not member_group._memberships
