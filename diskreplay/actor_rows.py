@@ -9,7 +9,7 @@ from diskreplay import given_numbers, validation
 from diskreplay.actor_rings import ActorRings
 from diskreplay.brief import brief
 from diskreplay.checkpoint_loader import Attached
-from diskreplay.env_writer import EnvWriter, Terms
+from diskreplay.env_writer import EnvWriter, Terms, takes_rows
 from diskreplay.errors import ClosedError, DiskReplayError, InvalidInputError
 from diskreplay.row_buffer import RowBuffer
 from diskreplay.store import private
@@ -167,6 +167,7 @@ class ActorRows(RowBuffer):
         rings = ActorRings(self.path, self._kind.schema.fields)
         # Made after the one that closes the store, and so called before it: at the exit too.
         weakref.finalize(self, rings.close)
+        takes_rows(self)
         return rings
 
     def _keep_taking(self) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -44,6 +45,12 @@ from diskreplay.validation import RowValidator
 _LONGEST_PAUSE = 0.02  # seconds
 _LOOK_EVERY = 0.5  # seconds until a waiting actor looks for the learner
 _NONE = float("nan")
+_takers: "weakref.WeakValueDictionary[Path, Any]" = weakref.WeakValueDictionary()
+
+
+def takes_rows(buffer: Any) -> None:
+    """Say that this `ActorRows`, of this process, takes what actors add."""
+    _takers[buffer.path] = buffer
 
 
 class Terms(NamedTuple):
@@ -150,9 +157,10 @@ class EnvWriter(Closing):
         LockedError
             Another writer has the env's ring.
         ReentryError
-            A signal handler calls this amid another call. Nothing was recorded.
+            A signal handler calls this amid another call, of this or, where that is open in this
+            process, of the buffer. Nothing was recorded.
         """
-        with self._turn():
+        with self._turn_to_add():
             ring = self._ring or self._attach()
             if ring.words[CLOSED]:
                 self._refuse_closed()
@@ -190,7 +198,7 @@ class EnvWriter(Closing):
         RingFullError, ClosedError, LockedError, ReentryError
             As for `add`.
         """
-        with self._turn():
+        with self._turn_to_add():
             ring = self._ring or self._attach()
             if ring.words[CLOSED]:
                 self._refuse_closed()
@@ -230,6 +238,15 @@ class EnvWriter(Closing):
                 "step is done"
             )
         return lock
+
+    def _turn_to_add(self) -> Lock:
+        """As `_turn`, for a call that may wait for room in the ring: not amid a call of the buffer,
+        which takes no rows until that has ended."""
+        if _takers:
+            buffer = _takers.get(self._terms.path)
+            if buffer is not None and buffer._pid == fork.pid and not buffer.closed:
+                buffer._turn()
+        return self._turn()
 
     def _checked(self, priority: Any) -> float:
         alpha = self._terms.alpha

@@ -14,13 +14,45 @@ from typing import Any
 from diskreplay import fork
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.closing import Closing
-from diskreplay.errors import ClosedError, UsageError
+from diskreplay.errors import ClosedError, ReentryError, UsageError
 from diskreplay.locks import Lock
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store.paths import resolved
 
 _lock = Lock()
 _entries: "weakref.WeakValueDictionary[tuple[int, Path], _Entry]" = weakref.WeakValueDictionary()
+_all: "set[weakref.ref[_Entry]]" = set()  # those without a path, and with one that is gone, too
+
+
+def _turn() -> Lock:
+    """The lock, for a call that is to begin.
+
+    Raises
+    ------
+    ReentryError
+        This thread is amid such a call; or amid one of a shared buffer, for whose end whoever has
+        the lock may wait, to close the buffer.
+    """
+    if _lock._is_owned():  # type: ignore[attr-defined]
+        raise ReentryError(
+            "a shared buffer is being opened or closed by this thread, amid which a signal handler "
+            "or a __del__ called this: let a handler set a flag, and call this when that is done"
+        )
+    for known in list(_all):
+        entry = known()
+        buffer = None if entry is None else entry.buffer
+        if buffer is not None and buffer._pid == fork.pid and not buffer.closed:
+            buffer._turn()
+    return _lock
+
+
+def _after_fork() -> None:
+    """In a child: who has the lock in the parent may not be here."""
+    global _lock
+    _lock = Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Entry:
@@ -34,6 +66,7 @@ class _Entry:
         self.handles: set[object] = set()
         self.claim: object = None
         self.pause: Callable[[], None] | None = None
+        _all.add(weakref.ref(self, _all.discard))
 
     @property
     def is_gone(self) -> bool:
@@ -81,13 +114,15 @@ class SharedBuffer(Closing):
     ------
     UsageError
         The buffer is open in this process with other options.
+    ReentryError
+        As `shared`.
     """
 
     def __init__(
         self, path: Path | None, kind: type[ReplayBuffer], options: Mapping[str, Any]
     ) -> None:
         self.path = path
-        with _lock:
+        with _turn():
             entry = None if path is None else _entries.get((fork.pid, path))
             if path is None:
                 entry = _Entry(path, kind, options)
@@ -121,7 +156,7 @@ class SharedBuffer(Closing):
             raise ClosedError(f"{self.path}: this handle was closed; ask for another one")
         buffer = entry.buffer
         if buffer is None or buffer.closed:
-            with _lock:
+            with _turn():
                 if entry.buffer is None or entry.buffer.closed:
                     self._check_place(entry)
                     entry.buffer = entry.kind(entry.path, **entry.options)
@@ -187,7 +222,7 @@ class SharedBuffer(Closing):
         StorageError
             As `ReplayBuffer.close` does; the handle is as it was, to be closed again.
         """
-        with _lock:
+        with _turn():
             entry = self._entry
             if entry is None:
                 return
@@ -228,6 +263,8 @@ def shared(
     ------
     UsageError
         The buffer is open in this process with other options.
+    ReentryError
+        A signal handler, or a ``__del__``, calls this amid a call of a shared buffer.
     """
     kind = PrioritizedReplayBuffer if prioritized else ReplayBuffer
     place = None if path is None else resolved(path)

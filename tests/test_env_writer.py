@@ -421,6 +421,35 @@ def test_threads_that_share_a_writer_lose_nothing(tmp_path):
             assert [number for number in found if number in half] == list(half)
 
 
+@pytest.mark.parametrize("pickled", [False, True])
+def test_an_add_amid_a_call_of_the_buffer_is_refused(tmp_path, pickled):
+    """It waited for room in its ring, and who takes the rows for the end of that call: for ever."""
+    with make(tmp_path / "a", 1, kind=diskreplay.PrioritizedReplayBuffer) as buffer:
+        (writer,) = buffer.env_writers(4)
+        if pickled:
+            writer = pickle.loads(pickle.dumps(writer))
+        add_all(writer, 0, 5)
+        buffer.drain()
+        tried = []
+
+        def schedule(_added):
+            for call in (lambda: writer.add(**step_of(0, 9)), writer.end_episode):
+                with pytest.raises(ReentryError, match="called amid another call"):
+                    call()
+                tried.append(call)
+            assert writer.waiting == 0
+            return 0.5
+
+        buffer.sample(1, beta=schedule)
+        assert len(tried) == 2
+        buffer.sample(1, beta=lambda _: writer.close() or 0.5)  # which waits for nothing
+        (writer,) = buffer.env_writers(4)
+        writer.add(**step_of(0, 5))
+        buffer.drain()
+        assert numbers(buffer, 0) == list(range(6))
+        writer.close()
+
+
 @pytest.mark.parametrize("automatic", [False, True])
 def test_a_close_that_is_refused_leaves_actors_as_they_are(tmp_path, automatic):
     """Their `add` was refused from then on, though the buffer was open; and `close` waited for ever

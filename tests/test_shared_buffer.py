@@ -3,13 +3,15 @@
 import gc
 import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import errors
+from diskreplay import errors, shared_buffer
+from tests.test_interrupt import interrupted
 
 OPTIONS = {
     "observation_space": Box(0, 255, (4,), np.uint8), "action_space": Discrete(2), "capacity": 64,
@@ -143,3 +145,123 @@ def test_a_forked_child_has_none_of_its_parents(tmp_path):
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert add(handle.buffer) == [1]
+
+
+def refuses(call):
+    with pytest.raises(errors.ReentryError):
+        call()
+
+
+@pytest.mark.parametrize("whose", ["a path's", "a temporary one's", "a member's beside it"])
+def test_calls_amid_one_of_a_shared_buffer(tmp_path, whose):
+    """Another thread that closed the buffer had the lock, and waited for the end of that call."""
+    path = None if whose == "a temporary one's" else tmp_path / "r"
+    one = diskreplay.shared(path, prioritized=True, **OPTIONS)
+    other, twin = (diskreplay.shared(tmp_path / "other", **OPTIONS) for _ in range(2))
+    for _ in range(4):
+        add(one.buffer)
+    calls = {
+        "shared": lambda: diskreplay.shared(tmp_path / "third", **OPTIONS).close(),
+        "buffer": lambda: other.buffer, "close": twin.close,
+    }  # fmt: skip
+    tried = []
+
+    def schedule(_added):
+        for name, call in calls.items():
+            refuses(call)
+            tried.append(name)
+        return 0.5
+
+    with diskreplay.PrioritizedReplayBuffer(tmp_path / "beside", **OPTIONS) as beside:
+        for _ in range(4):
+            add(beside)
+        with diskreplay.ReplayUnion([one.buffer, beside], seed=0):
+            (beside if whose == "a member's beside it" else one.buffer).sample(2, beta=schedule)
+    assert tried == list(calls)
+    for call in calls.values():
+        call()
+    one.close()
+    other.close()
+
+
+def test_it_ends_while_another_thread_makes_and_closes_handles(tmp_path):
+    with diskreplay.shared(tmp_path / "r", **OPTIONS) as one:
+        ended, errors_there = threading.Event(), []
+
+        def make_and_close():
+            try:
+                while not ended.is_set():
+                    diskreplay.shared(tmp_path / "r", **OPTIONS).close()
+            except BaseException as error:
+                errors_there.append(error)
+
+        refused = []
+
+        def handler():
+            try:
+                diskreplay.shared(tmp_path / "r", **OPTIONS).close()
+            except errors.ReentryError:
+                refused.append(1)
+
+        thread = threading.Thread(target=make_and_close, daemon=True)
+        add(one.buffer)
+        thread.start()
+        try:
+            for call in (lambda: add(one.buffer), one.buffer.flush):
+                place = 0
+                while interrupted(call, place, handler):
+                    place += 1
+        finally:
+            ended.set()
+            thread.join()
+        assert errors_there == []
+        assert len(refused) > 10
+
+
+def test_a_handler_amid_opening(tmp_path):
+    """One of the two was told that the store was locked."""
+    place, refused, served = 0, 0, 0
+    one = diskreplay.shared(tmp_path / "r", **OPTIONS)
+
+    def handler():
+        nonlocal refused, served
+        try:
+            one.buffer  # noqa: B018
+            served += 1
+        except errors.ReentryError:
+            refused += 1
+
+    def look():
+        assert one.buffer.capacity == 64
+
+    while interrupted(look, place, handler):
+        assert add(one.buffer)
+        one.close()
+        one = diskreplay.shared(tmp_path / "r", **OPTIONS)
+        place += 31
+    assert refused > 5
+    assert served > 0
+    one.close()
+
+
+def test_a_child_of_another_thread(tmp_path):
+    """The thread that opens a buffer is not in the child: its lock was never let go of there."""
+    inside, goes_on = threading.Event(), threading.Event()
+
+    def hold():
+        with shared_buffer._lock:
+            inside.set()
+            goes_on.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if not child:
+        try:
+            taken = shared_buffer._lock.acquire(blocking=False)
+        finally:
+            os._exit(0 if taken else 1)
+    goes_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
