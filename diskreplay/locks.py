@@ -4,9 +4,10 @@ import _thread
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat, starmap
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from diskreplay.errors import UsageError
+from diskreplay import fork
+from diskreplay.errors import ReentryError, UsageError
 
 Found = TypeVar("Found")
 
@@ -70,6 +71,26 @@ class Lock(_thread.RLock):  # type: ignore[misc]
 
     # `__exit__` is that of the RLock, in C: before the first line of a Python function a signal
     # could come, and the lock would not be released.
+
+
+def turn_of(lock: Lock, what: str, buffer: Any) -> Lock:
+    """The lock of something that has a buffer, which may be None, for a call that is to begin.
+
+    Raises
+    ------
+    ReentryError
+        This thread is amid a call of it, which is half done; or amid one of the buffer, for whose
+        end whoever has the lock may wait.
+    """
+    if lock._is_owned():  # type: ignore[attr-defined]
+        raise ReentryError(
+            f"{what}: called amid another call of the same thread, which goes on: by a signal "
+            "handler, a __del__ or a callback. Let a handler set a flag, and call this when that "
+            "is done"
+        )
+    if buffer is not None and buffer._pid == fork.pid:  # else a child's copy, which says so itself
+        buffer._turn()
+    return lock
 
 
 def holding(locks: Sequence[Lock], call: Callable[[], Found]) -> Found:

@@ -23,7 +23,7 @@ from diskreplay.errors import (
 )
 from diskreplay.given_numbers import whole
 from diskreplay.integrations.step_layout import StepLayout, row_ids, step_ids
-from diskreplay.locks import Lock
+from diskreplay.locks import Lock, turn_of
 from diskreplay.one_checkpoint import loaded_with
 from diskreplay.opening import checkpoints
 from diskreplay.opening import open as open_buffer
@@ -101,6 +101,10 @@ class Replay:
         self._buffer: Any = None  # a ReplayBuffer, from the first step on
         self._items = 0
         self.metrics = {"samples": 0, "inserts": 0, "updates": 0}
+
+    def _turn(self) -> Lock:
+        """The lock, for a call that is to begin; or a `ReentryError`."""
+        return turn_of(self._lock, f"replay {self.name!r}", self._buffer)
 
     # -- the store
 
@@ -180,7 +184,7 @@ class Replay:
             Nothing was recorded.
         """
         arrays = {k: np.asarray(v) for k, v in step.items() if not k.startswith("log/")}
-        with self._lock:
+        with self._turn():
             buffer = self._buffer
             if buffer is None:
                 buffer = self._open(StepLayout.of(arrays))
@@ -245,7 +249,7 @@ class Replay:
 
     def __len__(self) -> int:
         """Sequences that can be drawn."""
-        with self._lock:
+        with self._turn():
             self._reopen()
             return self._items
 
@@ -277,7 +281,7 @@ class Replay:
         while True:
             queue, new = self._queue, list[int]()
             try:
-                with self._lock:
+                with self._turn():
                     queue = self._queue
                     while mode == "train" and queue and len(new) < batch:
                         new.append(queue.popleft())
@@ -315,7 +319,7 @@ class Replay:
         int
             How many steps have left since.
         """
-        with self._lock:
+        with self._turn():
             self._reopen()
         if self._buffer is None:
             raise UsageError(f"replay {self.name!r}: nothing was recorded or loaded yet")
@@ -332,7 +336,7 @@ class Replay:
         if priority is not None:
             if not hasattr(self._selector, "prioritize"):
                 raise UsageError(f"replay {self.name!r}: its selector has no priorities")
-            with self._lock:
+            with self._turn():
                 self._selector.prioritize(step_ids(ids.reshape(-1)), np.ravel(priority))
         ignored = 0
         for key, values in data.items():
@@ -361,7 +365,7 @@ class Replay:
 
         Called by ``elements.Checkpoint``, which keeps it. The newest four are kept.
         """
-        with self._lock:
+        with self._turn():
             self._reopen()
             if self.directory is None or self._buffer is None:
                 return None
@@ -400,7 +404,7 @@ class Replay:
         source = self.directory if not directory else local(str(directory), "directory")
         if source is None:
             return
-        with self._lock:
+        with self._turn():
             self._reopen()
             place = source / "checkpoints"
             found = {c.number: c for c in checkpoints(place) if c.number is not None}
@@ -434,7 +438,7 @@ class Replay:
 
     def close(self) -> None:
         """Close the store."""
-        with self._lock:
+        with self._turn():
             if self._buffer is not None:
                 self._buffer.close()
 

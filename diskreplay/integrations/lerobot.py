@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from diskreplay.extensions import needed
-from diskreplay.locks import Lock
+from diskreplay.locks import Lock, turn_of
 from diskreplay.store import files
 from diskreplay.store.paths import local
 
@@ -121,6 +121,11 @@ class ReplayBuffer(LeRobotDatasets):
         self._ring: TransitionRing | None = None
         self._handle: Any = None
         self._look()
+
+    def _turn(self) -> Lock:
+        """The lock, for a call that is to begin; or a `ReentryError`."""
+        ring = self._ring
+        return turn_of(self._lock, "the replay buffer", None if ring is None else ring.buffer)
 
     # -- opening
 
@@ -226,7 +231,7 @@ class ReplayBuffer(LeRobotDatasets):
         values = {key: _single(value) for key, value in state.items()}
         led = {key: _single(next_state[key]) for key in values if key in next_state}
         act = _single(action)
-        with self._lock:
+        with self._turn():
             ring = self._look() or self._open(
                 {key: value.shape for key, value in values.items()}, act.shape,
                 {name: value.shape for name, value in info.items()},
@@ -292,7 +297,7 @@ class ReplayBuffer(LeRobotDatasets):
         EmptyBufferError
             Nothing was added yet.
         """
-        with self._lock:
+        with self._turn():
             ring, size = self._look(), min(batch_size, self.size)
             if ring is None or not self.size:
                 raise EmptyBufferError("nothing to sample: add transitions first")
@@ -371,7 +376,7 @@ class ReplayBuffer(LeRobotDatasets):
     def close(self) -> None:
         """Write down what the newest transition led to, and release the store; the next use opens
         it again. A temporary one is gone."""
-        with self._lock:
+        with self._turn():
             if self._ring is not None:
                 self._ring.finish()
                 self._handle.close()

@@ -48,7 +48,7 @@ def random_shift(images: torch.Tensor, pad: int = 4) -> torch.Tensor:
 class LeRobotDatasets:
     """Mixin of HIL-SERL's `ReplayBuffer`: data sets, there and back."""
 
-    _lock: Lock
+    _turn: Callable[[], Lock]
     _look: Callable[[], TransitionRing | None]
     size: int
     position: int
@@ -152,7 +152,7 @@ class LeRobotDatasets:
         The newest transition's episode is written as it is; its `next_state` is in memory only,
         and so not in the data set. Transitions that the ring shows no more are left out.
         """
-        with self._lock:
+        with self._turn():
             ring = self._look()
             if ring is None or not self.size:
                 raise EmptyBufferError("nothing to write: add transitions first")

@@ -12,7 +12,7 @@ import torch
 
 from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_log import RecordLog
-from diskreplay.locks import Lock
+from diskreplay.locks import Lock, turn_of
 
 _Staged = list[tuple[np.ndarray, torch.Tensor]]
 
@@ -90,6 +90,13 @@ class RecordShelf:
         self._staged: dict[str, _Staged] | None = None
         self._looked = _Looked()
         self._lock = Lock()
+
+    def _turn(self) -> Lock:
+        """The lock, for a call that is to begin: not amid one of the buffer, for whose end whoever
+        has the lock may wait. Within `together` this thread has it."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return self._lock
+        return turn_of(self._lock, "the storage", self.log.buffer)
 
     def make(self, name: str) -> torch.Tensor:
         """The tensor of a leaf, of shape ``(*records, *shape)``."""
@@ -188,7 +195,7 @@ class RecordShelf:
         `slots`, int64 of shape (records,), are those that are written, each once; `moves` is
         whether the storage's cursor moves.
         """
-        with self._lock:
+        with self._turn():
             where = torch.from_numpy(slots)
             before = {name: memory[where] for name, memory in self.memory.items()}
             self._staged = {}
@@ -206,7 +213,7 @@ class RecordShelf:
     def put(self, slots: np.ndarray, values: Mapping[str, torch.Tensor], moves: bool) -> None:
         """Write whole records, each slot once: what `together` does, where all leaves are at hand,
         of their dtypes and of shape (records, *shape)."""
-        with self._lock:
+        with self._turn():
             kept = {name: _apart(values[name].to(self.device), memory)
                     for name, memory in self.memory.items()}  # fmt: skip
             self.log.put(slots, {name: _stored(value) for name, value in values.items()}, moves)
@@ -216,7 +223,7 @@ class RecordShelf:
 
     def stage(self, name: str, slots: np.ndarray, values: torch.Tensor) -> None:
         """Write values of a leaf on disk: now, or with others."""
-        with self._lock:
+        with self._turn():
             one = slots.reshape(-1), values.reshape(-1, *values.shape[slots.ndim :])
             if self._staged is not None:
                 self._staged.setdefault(name, []).append(one)

@@ -244,6 +244,10 @@ class RemoteCheckpoints(Closing):
         with self._writing(None) as writer:
             return Collector(writer.registry, self._concurrency).retain(suffixes, gone, grace_s)
 
+    def is_called(self) -> bool:
+        """Whether this thread is amid a push, a pull or a collection here."""
+        return bool(self._turn._is_owned())  # type: ignore[attr-defined]
+
     def _hold(self, check: Callable[[], object]) -> None:
         """Become the run that publishes here, see `FencedObject.hold`."""
         with self._writing(None) as writer:

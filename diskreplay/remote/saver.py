@@ -15,6 +15,7 @@ from diskreplay.errors import (
     InvalidInputError,
     RemoteUnavailableError,
 )
+from diskreplay.locks import Lock
 from diskreplay.remote.checkpoints import RemoteCheckpoints
 from diskreplay.remote.publisher import Pushed
 from diskreplay.session import Session
@@ -58,6 +59,7 @@ class RemoteSaver:
         self._status: SaveStatus | None = None
         self._pushing: threading.Thread | None = None
         self._untold: list[str] = []  # what a thread has failed at
+        self._saving = Lock()
         # A buffer that is dropped without `close` tells of it all the same, at the program's end
         # at the latest.
         weakref.finalize(self, _tell, self._untold, fork.pid)
@@ -69,6 +71,28 @@ class RemoteSaver:
         """Save beside the store, and publish that; not `wait`: on a thread. A `RemoteError` also of
         the save before, which was published on a thread, if the next ones must fail too."""
         remote, keep = self._remote(where), checkpoint_names.checked_keep(given_keep)
+        with self._turn(remote):
+            return self._save(remote, number, attachments, keep, wait)
+
+    def _turn(self, remote: RemoteCheckpoints) -> Lock:
+        """The lock, for a call that is to begin: another one would remove, or replace, the
+        checkpoint that this one is about to publish or to load.
+
+        Raises
+        ------
+        ReentryError
+            This thread is amid one, or amid another call of the buffer, for whose end whoever has
+            the lock may wait; or it publishes there, which that one waits for.
+        """
+        if self._saving._is_owned() or remote.is_called():  # type: ignore[attr-defined]
+            self._session._refuse()
+        self._session._turn()
+        return self._saving
+
+    def _save(
+        self, remote: RemoteCheckpoints, number: int | str,
+        attachments: Mapping[str, Any] | None, keep: int | None, wait: bool,
+    ) -> Path:  # fmt: skip
         self.wait()
         self._report(refuse=True)
         path = self._session.save(self._place, number, attachments=attachments, keep=1)
@@ -125,14 +149,20 @@ class RemoteSaver:
 
     def load(self, where: Any, suffix: int | str | None, resume_episodes: bool) -> Checkpoint:
         """Pull a checkpoint beside the store, and load that."""
-        place, found = self.fetch(where, suffix)
-        return self._session.load(place, found, resume_episodes=resume_episodes)
+        remote = self._remote(where)
+        with self._turn(remote):
+            place, found = self._fetch(remote, suffix)
+            return self._session.load(place, found, resume_episodes=resume_episodes)
 
     def fetch(self, where: Any, suffix: int | str | None) -> tuple[Path, str]:
         """Pull a checkpoint beside the store: the directory, and which one it is. A
         `CheckpointNotFoundError` if there is none of this buffer's name."""
-        self.wait()
         remote = self._remote(where)
+        with self._turn(remote):
+            return self._fetch(remote, suffix)
+
+    def _fetch(self, remote: RemoteCheckpoints, suffix: int | str | None) -> tuple[Path, str]:
+        self.wait()
         if not any(one.name == self._session.name for one in remote.list()):
             others = ", ".join(sorted({one.name for one in remote.list()})) or "none"
             raise CheckpointNotFoundError(

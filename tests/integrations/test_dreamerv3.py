@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import shutil
 import threading
 
@@ -12,6 +13,7 @@ import diskreplay
 from diskreplay import errors
 from diskreplay.integrations.dreamerv3 import Replay
 from tests.integrations.dreamer_steps import steps
+from tests.test_interrupt import interrupted
 
 LENGTH = 5
 
@@ -442,3 +444,50 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(errors.DtypeError, match="numbers"):
         Replay(LENGTH).add({"text": np.array("a")})
     assert replay.stats()["streams"] == 2
+
+
+class Handler:
+    """Calls a replay: amid a call of it, or of its buffer, that has to be refused."""
+
+    def __init__(self, replay, calls):
+        self.replay, self.calls, self.number, self.refused, self.let_in = replay, calls, 0, 0, []
+
+    def __call__(self):
+        lock, buffer_lock = self.replay._lock, self.replay._buffer._lock
+        amid = lock._is_owned() or buffer_lock._is_owned()
+        self.number += 1
+        try:
+            self.calls[self.number % len(self.calls)]()
+        except errors.ReentryError:
+            self.refused += 1
+        else:
+            self.let_in += [self.number] * amid
+
+
+@pytest.mark.parametrize("call", ["add", "sample", "chosen"])
+def test_a_handler_that_calls_at_any_place(tmp_path, call):
+    """Amid `sample` it waited for the lock of a worker that added, which waited for that of the
+    buffer; and amid `add` it had sequences known that were not, or twice."""
+    selector = Newest() if call == "chosen" else None
+    replay = Replay(LENGTH, 30, str(tmp_path / "replay"), workers=3, selector=selector)
+    number = itertools.count()
+
+    def add(worker=0):
+        replay.add({"x": np.float32(next(number)), "is_first": False}, worker)
+
+    for worker in range(3):
+        for _ in range(12):
+            add(worker)
+    handler = Handler(replay, [lambda: len(replay), lambda: add(1), replay.save])
+    calls = {"add": lambda: add(2), "sample": lambda: replay.sample(2),
+             "chosen": lambda: replay.sample(2)}  # fmt: skip
+    place = 0
+    while interrupted(calls[call], place, handler):
+        assert handler.let_in == []
+        rows, first = replay._rows, replay._first
+        assert replay._buffer.bounds[:, 1].tolist() == rows.tolist()
+        assert len(replay) == np.maximum(rows - first - LENGTH + 1, 0).sum()
+        assert len(replay) == len(replay._fifo) - replay._gone.sum()
+        place += 1
+    assert handler.refused > 5
+    replay.close()

@@ -12,8 +12,15 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from diskreplay import EmptyBufferError, InvalidInputError, SchemaError, ShapeError  # noqa: E402
+from diskreplay import (  # noqa: E402
+    EmptyBufferError,
+    InvalidInputError,
+    ReentryError,
+    SchemaError,
+    ShapeError,
+)
 from diskreplay.integrations.lerobot import ReplayBuffer  # noqa: E402
+from tests.test_interrupt import interrupted  # noqa: E402
 
 pytest.importorskip("pyarrow")
 IMAGE, STATE = "observation.images.front", "observation.state"
@@ -255,4 +262,38 @@ def test_what_is_refused():
     for options, words in (({"capacity": 0}, "capacity"), ({"pixels": "int4"}, "pixels")):
         with pytest.raises(InvalidInputError, match=words):
             ReplayBuffer(**{"capacity": 5, **options})
+    ours.close()
+
+
+@pytest.mark.parametrize("call", ["add", "sample"])
+def test_a_handler_that_calls_at_any_place(tmp_path, call):
+    """Amid `add` its transition got the place of the other one."""
+    ours = ReplayBuffer(50, "cpu", use_drq=False, path=tmp_path / "store")
+    number, refused, served = 0, 0, 0
+
+    def add():
+        nonlocal number
+        (made,) = transitions(["done"])
+        number += 1
+        ours.add(**made | {"state": observation(number), "reward": float(number)})
+
+    def handler():
+        nonlocal refused, served
+        try:
+            add()
+            served += 1
+        except ReentryError:
+            refused += 1
+
+    for _ in range(12):
+        add()
+    place = 0
+    while interrupted(add if call == "add" else lambda: ours.sample(3), place, handler):
+        rewards = ours.rewards[: len(ours)].tolist()
+        states = [float(each) for each in ours.sample(40)["state"][STATE][:, 0]]
+        assert len(set(rewards)) == len(rewards) == len(ours)
+        assert set(states) <= set(rewards)
+        place += 3
+    assert refused > 5
+    assert served > 0
     ours.close()

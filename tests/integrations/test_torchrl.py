@@ -46,6 +46,7 @@ from diskreplay.errors import (
     DtypeError,
     InvalidInputError,
     ReadOnlyError,
+    ReentryError,
     SchemaError,
     ShapeError,
     UsageError,
@@ -53,6 +54,7 @@ from diskreplay.errors import (
 from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_log import RecordLog
 from diskreplay.integrations.torchrl import DiskStorage
+from diskreplay.locks import Lock
 from tests import processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -261,6 +263,26 @@ def test_slices_look_for_ends_without_reading_frames(monkeypatch):
         buffer.sample()
         assert set(read) == {8}
         assert len(read) == 2  # pixels and next pixels, once each: not for the sampler, too
+
+
+def test_a_write_amid_a_call_of_the_buffer_takes_no_lock():
+    """Another thread that wrote had the storage's, and waited for the end of that call."""
+    taken = []
+
+    class Noted(Lock):
+        def __enter__(self):
+            taken.append(1)
+            return super().__enter__()
+
+    with storage(SIZE, min_bytes=30) as made:
+        buffer = TensorDictReplayBuffer(storage=made, batch_size=8)
+        buffer.extend(steps(SIZE))
+        made._shelf._lock = Noted()
+        with made._shelf.log.buffer._lock, pytest.raises(ReentryError):
+            buffer.extend(steps(2))
+        assert taken == []
+        buffer.extend(steps(2))
+        assert taken != []
 
 
 def test_frames_that_two_leaves_have_in_common_are_read_once(monkeypatch):

@@ -17,6 +17,7 @@ from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
 from tests.remote import servers
 from tests.remote.conftest import Run
+from tests.test_interrupt import interrupted
 
 
 @pytest.fixture
@@ -73,6 +74,48 @@ def test_so_many_are_kept(run, url):
     assert len(RemoteCheckpoints(url).list()) == 4
     with pytest.raises(errors.InvalidInputError, match="keep"):
         run.buffer.save(url, 7, keep=0)
+
+
+@pytest.mark.parametrize("outer", ["save", "load"])
+def test_a_handler_amid_a_save_or_load(run, url, outer):
+    """It removed what the call that it came amid was about to publish, or to load: that ended with
+    a CorruptCheckpointError, or an IncompleteCheckpointError."""
+    run.add(60)
+    number, refused, served = 100, 0, 0
+
+    def handler():
+        nonlocal number, refused, served
+        number += 1
+        try:
+            run.buffer.save(url, number, keep=None)
+            served += 1
+        except errors.ReentryError:
+            refused += 1
+
+    handler()
+    calls = {
+        "save": lambda: run.buffer.save(url, number - 100),
+        "load": lambda: run.buffer.load(url),
+    }
+    place = 0
+    while interrupted(calls[outer], place, handler):
+        place += 701
+    assert refused > 5
+    assert served > 0
+    assert [one.suffix for one in RemoteCheckpoints(url).list()][-1] == str(100 + served)
+
+
+@pytest.mark.parametrize("with_what", ["buffer", "destination"])
+def test_a_save_amid_a_call_of(run, url, with_what):
+    """Whoever saves to a URL may wait for the end of that call."""
+    run.add(60)
+    remote = RemoteCheckpoints(url)
+    lock = run.buffer._lock if with_what == "buffer" else remote._turn
+    with lock:
+        for call in (lambda: run.buffer.save(remote, 1), lambda: run.buffer.load(remote)):
+            with pytest.raises(errors.ReentryError):
+                call()
+    run.buffer.save(remote, 1)
 
 
 class Slow:
@@ -237,6 +280,7 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from diskreplay.remote import RemoteCheckpoints
 from tests.remote.conftest import Run
+from tests.test_interrupt import interrupted
 run = Run(Path(sys.argv[1]))
 run.add(100)
 RemoteCheckpoints(sys.argv[2], run="another").push(run.save(1))
