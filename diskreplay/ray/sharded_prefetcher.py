@@ -12,7 +12,7 @@ import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.closing import Closing
-from diskreplay.errors import ClosedError, DisconnectedError
+from diskreplay.errors import ClosedError, DisconnectedError, ReentryError
 from diskreplay.locks import LOOK_AGAIN_S, Lock
 from diskreplay.ray.client import Client
 from diskreplay.ray.coordinator import Ticket
@@ -75,7 +75,10 @@ class ShardedPrefetcher(Closing):
         EmptyBufferError, RateLimiterTimeout, ShardsLostError, DisconnectedError
             As `ShardedReplayBuffer.sample`; the next call tries again.
         ClosedError
+        ReentryError
+            A signal handler, or a ``__del__``, calls this amid a call of the buffer.
         """
+        self._check_turn()
         with self._lock:
             while not self._ready and self._error is None:
                 if self._closed:
@@ -90,8 +93,19 @@ class ShardedPrefetcher(Closing):
         assert error is not None
         raise error
 
+    def _check_turn(self) -> None:
+        """Refuse to wait for the thread, which needs the client's lock, where this thread has it:
+        the call of the buffer below a signal handler does not go on meanwhile."""
+        if self._client.lock._is_owned():  # type: ignore[attr-defined]
+            raise ReentryError(
+                "the prefetcher was called amid a call of its buffer by the same thread, which "
+                "goes on: by a signal handler or a __del__. Let a handler set a flag, and call "
+                "this when that is done"
+            )
+
     def pause(self) -> list[np.ndarray]:
         """Stop asking, and give up what was not taken: the random numbers of it, in order."""
+        self._check_turn()
         with self._lock:
             self._paused, ticket = True, self._ticket if self._working else None
         if ticket is not None:

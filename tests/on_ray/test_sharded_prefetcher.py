@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diskreplay.batch import MOST_KEPT
-from diskreplay.errors import ClosedError, EmptyBufferError
+from diskreplay.errors import ClosedError, EmptyBufferError, ReentryError
 from diskreplay.ray import sharded_prefetcher
 from diskreplay.ray.block_frames import BlockFrames
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
@@ -61,6 +61,16 @@ def settled(prefetcher, requests):
     with prefetcher._lock:
         while len(prefetcher._ready) < requests * BATCHES or prefetcher._working:
             assert prefetcher._changed.wait(60)
+
+
+def test_a_call_amid_one_of_the_client():
+    """It waited for the thread, which waited for the client's lock, for ever."""
+    with ShardedPrefetcher(Client(), 1, BATCHES, SIZE) as batches:
+        for call in (lambda: next(batches), batches.pause, batches.close):
+            with batches._client.lock, pytest.raises(ReentryError):
+                call()
+        assert not batches.closed
+        assert [next(batches), next(batches)] == ["batch 0", "batch 1"]
 
 
 def test_batches_come_in_order_and_no_more_are_asked_for_than_may_wait():
