@@ -342,8 +342,11 @@ def discard(paths: Iterable[Path]) -> None:
             try:
                 files.rename(path, room.path / f"{number}.{path.name}")
             except StorageError as error:
-                if error.errno != errno.ENOENT:
-                    refused = refused or error
+                if error.errno != errno.ENOENT and refused is None:
+                    # Of the working name, which goes now, nobody knows.
+                    plain = OSError(error.errno, os.strerror(error.errno or 0))
+                    refused = translated(plain, path, "cannot remove it")
+                    refused.__cause__ = error
         files.sync_dirs({path.parent for path in paths})  # before their files go
     if refused is not None:
         raise refused
