@@ -339,12 +339,15 @@ def from_parquet(
         importing(
             document, store_path, path, overwrite=overwrite, progress=progress, options=options
         ) as importer,
-        source,
+        source if paths != [place] else contextlib.nullcontext(),
     ):
         size = min(_GROUP_ROWS, rows_within(importer.buffer, _GROUP_BYTES))
         for each in paths:
             with contextlib.closing(_batches(each, size)) as batches:
-                for batch in batches:
+                for number, batch in enumerate(batches):
+                    if paths == [place] and not number:
+                        with source:  # it stays open, whatever takes its place from here on
+                            pass
                     _take_in(each, batch, importer)
                     importer.progress(batch.num_rows, total)
     return open_buffer(store_path, mode="a")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import warnings
 
 import numpy as np
@@ -396,6 +397,13 @@ def test_files_that_are_replaced_while_they_are_read_make_no_mixture(tmp_path):
             buffer.add(value, value, float(value), step % 5 == 4, False)
         stores.append(buffer)
     old, new = stores
+    to_parquet(old, tmp_path / "file")
+    with from_parquet(
+        tmp_path / "file", tmp_path / "back",
+        progress=lambda amount, total: to_parquet(new, tmp_path / "file", overwrite=True),
+    ) as back:  # which is opened once  # fmt: skip
+        assert set(back.take("action", np.arange(20)).tolist()) == {1}
+    shutil.rmtree(tmp_path / "back")
     options = {"partition": "episodes", "episodes_per_file": 2, "overwrite": True}
     to_parquet(old, tmp_path / "t", **options)
 
