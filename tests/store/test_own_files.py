@@ -12,6 +12,7 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import StorageError
 from diskreplay.store import files, own_files
 from tests.permission import run_under_modes
+from tests.processes import run
 
 ROWS, MORE = 300, 40
 
@@ -200,6 +201,17 @@ def test_what_a_kill_left_may_have_been_copied_too(both):
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 OTHER = 65534
 
+MAKE = """
+import os, sys
+from tests.store.test_own_files import ROWS, add, opened
+path, compressor, closed = sys.argv[1:]
+buffer = opened(path, compressor)
+add(buffer, ROWS)
+if closed == "True":
+    buffer.close()
+os._exit(0)  # as if it were killed
+"""
+
 GO_ON = """
 import sys
 import diskreplay
@@ -227,12 +239,7 @@ def give_away(path):
 def test_a_store_of_another_user_who_lets_all_write(tmp_path, compressor, closed):
     """Nobody else can make their files read-only once they are full."""
     path = tmp_path / "store"
-    buffer = opened(path, compressor)
-    add(buffer, ROWS)
-    if not closed:
-        subprocess.run(["cp", "-a", path, tmp_path / "live"], check=True)
-    buffer.close()
-    path = path if closed else tmp_path / "live"
+    run(MAKE, path, compressor, closed, check=True)
     for each in [path, *path.rglob("*")]:
         give_away(each)
     said = run_under_modes(GO_ON, path, tmp_path / "checkpoints")
