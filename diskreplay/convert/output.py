@@ -23,7 +23,8 @@ def new_file(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterato
     out = resolved(out)
     check_wanted(out, overwrite)
     if files.is_there(out) and not files.is_file(out):
-        raise InvalidInputError(f"{out}: a directory, where a file is to be written")
+        what = "a directory" if files.is_dir(out) else "no regular file (a pipe or device)"
+        raise InvalidInputError(f"{out}: {what}, where a file is to be written")
     with _workspace(out) as room:
         beside = room.path / out.name
         with written(out):

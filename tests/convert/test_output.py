@@ -1,5 +1,6 @@
 """What is written beside its place, and what of it others may have left there."""
 
+import os
 import shutil
 import subprocess
 
@@ -195,3 +196,11 @@ def test_a_store_that_comes_meanwhile_keeps_its_rows(tmp_path, overwrite):
     with diskreplay.open(tmp_path / "out") as there:
         assert there.add_count == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_pipe_is_told_from_a_directory(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    for name, words in (("pipe", "a pipe or device"), ("directory", "directory: a directory,")):
+        with pytest.raises(InvalidInputError, match=words):
+            write(new_file(tmp_path / name, overwrite=True))
