@@ -6,11 +6,11 @@ import sys
 
 from tests.processes import ROOT
 
-# It stays root, but without what lets root pass by the modes: another user could not read the
-# package or Python where they lie below a directory of root's own.
+# It stays root, but without what lets root pass by modes and owners: another user could not read
+# the package or Python where they lie below a directory of root's own.
 _MODES_HOLD = () if os.geteuid() else (
-    "setpriv", "--bounding-set=-dac_override,-dac_read_search",
-    "--inh-caps=-dac_override,-dac_read_search",
+    "setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner",
+    "--inh-caps=-dac_override,-dac_read_search,-fowner",
 )  # fmt: skip
 
 ATTEMPT = """

@@ -415,7 +415,7 @@ def test_an_older_checkpoint_that_cannot_be_removed_keeps_no_other_one(tmp_path,
         for number in (1, 2, 3):
             buffer.save(saved, number, keep=None)
         monkeypatch.setattr(os, "rename", refuse)
-        with pytest.warns(RuntimeWarning, match=r"could not be removed.*replay_ckpt\.1 "):
+        with pytest.warns(RuntimeWarning, match=r"saved/replay_ckpt\.1: cannot remove it: "):
             buffer.save(saved, 4, keep=1)
         assert [each.number for each in diskreplay.checkpoints(saved)] == [1, 4]
         with warnings.catch_warnings():

@@ -19,6 +19,7 @@ from diskreplay.convert.gz_writing import write
 from diskreplay.convert.importer import Progress
 from diskreplay.convert.output import new_store
 from diskreplay.convert.padding import Padding
+from diskreplay.convert.source_files import SourceFiles
 from diskreplay.convert.unpickling import PickledSumTree
 from diskreplay.errors import CorruptCheckpointError, InvalidInputError, SchemaError
 from diskreplay.naming import extra_names
@@ -152,18 +153,20 @@ def read(
     out again by the rules of diskreplay. Nothing is unpickled but by `unpickling.unpickled`.
     """
     files = GzFiles(directory, suffix)
-    files.check_present((*(STORE_PREFIX + name for name in _OWN), "add_count"))
-    names = [*_OWN, *(name for name in files.columns() if name not in _OWN)]
-    add_count, specs = files.add_count(), {name: files.spec(name) for name in names}
-    slots = _slots(files, specs)
-    stack_size, update_horizon = _windows(files, slots, add_count, stack_size, update_horizon)
-    tree = _sum_tree(files, slots) if prioritized is not False else None
+    source = SourceFiles(files.directory, files.all)
+    with source:
+        files.check_present((*(STORE_PREFIX + name for name in _OWN), "add_count"))
+        names = [*_OWN, *(name for name in files.columns() if name not in _OWN)]
+        add_count, specs = files.add_count(), {name: files.spec(name) for name in names}
+        slots = _slots(files, specs)
+        stack_size, update_horizon = _windows(files, slots, add_count, stack_size, update_horizon)
+        tree = _sum_tree(files, slots) if prioritized is not False else None
     if tree is not None or prioritized:
         options.setdefault("alpha", 1.0)
     extras = {name: specs[name] for name in names[len(_OWN) :]}
     called = extra_names(extras)
     frames, frame_dtype = specs["observation"]
-    with new_store(path) as beside:
+    with new_store(path) as beside, source:
         buffer = (PrioritizedReplayBuffer if "alpha" in options else ReplayBuffer)(
             beside,
             observation_space=observation_space or box(frames[1:], frame_dtype),

@@ -12,7 +12,6 @@ the first file that goes and the last one that comes, so a kill at any moment le
 checkpoint or the new one. The originals read none without an ``add_count``; what they write counts.
 """
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,17 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from diskreplay import signals
 from diskreplay.convert.npy_gz import NpyGzReader, gzipped, read_gz
-from diskreplay.convert.output import making
+from diskreplay.convert.output import alone, making
 from diskreplay.convert.unpickling import MOST_PICKLED, unpickled
 from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
-    LockedError,
-    StorageError,
 )
-from diskreplay.store import checkpoint_names, file_locks, files
+from diskreplay.store import checkpoint_names, files
 from diskreplay.store.paths import local
 
 STORE_PREFIX = "$store$_"
@@ -86,6 +82,11 @@ class GzFiles:
         pattern = re.compile(re.escape(STORE_PREFIX) + _NAME + re.escape(self._named("")))
         paths = files.listed(directory) if files.is_dir(directory) else []
         return sorted(match[1] for path in paths if (match := pattern.fullmatch(path.name)))
+
+    def all(self) -> dict[str, Path]:
+        """All files of the checkpoint that are there, by the names of their arrays."""
+        names = (*_ATTRIBUTES, *(STORE_PREFIX + name for name in self.columns()))
+        return {name: self.path(name) for name in names if self.has(name)}
 
     def check_present(self, names: Iterable[str]) -> None:
         """Raise a `CheckpointNotFoundError` that names the first missing file."""
@@ -169,7 +170,11 @@ class GzFiles:
         leaves the new files, in their places or not: see above. A `LockedError` while another
         export to this suffix is under way.
         """
-        with making(self.directory), self._alone():
+        refusal = (
+            f"{self.directory}: another export of a checkpoint with the suffix {self.suffix} is "
+            "under way there; wait for its end, or choose another suffix or directory"
+        )
+        with making(self.directory), alone(self._lock, refusal):
             if self._current() == self._whole:  # of an export that was killed
                 self._put_in_place()
             files.remove_tree(self._whole)
@@ -184,36 +189,6 @@ class GzFiles:
                 files.remove_tree(self._new)
                 raise
             self._put_in_place()
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse another export to this suffix for the block."""
-        held = None
-        try:
-            with signals.undisturbed():  # after Ctrl-C amid it nobody would know of the lock
-                held = self._hold()
-            yield
-        finally:
-            if held is not None:
-                try:
-                    files.remove(self._lock)
-                finally:
-                    file_locks.unlock(held)
-
-    def _hold(self) -> int | None:
-        try:
-            while (held := file_locks.try_lock(self._lock)) is not None:
-                if files.is_at(held, self._lock):
-                    return held
-                file_locks.unlock(held)  # of an export that has ended since
-        except StorageError as error:
-            if error.errno not in file_locks.NO_LOCKS:
-                raise
-            return None  # nobody can tell
-        raise LockedError(
-            f"{self.directory}: another export of a checkpoint with the suffix {self.suffix} is "
-            "under way there; wait for its end, or choose another suffix or directory"
-        )
 
     def _put_in_place(self) -> None:
         """Put the files of a checkpoint that is whole where the originals look for them; after a

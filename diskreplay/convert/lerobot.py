@@ -36,7 +36,7 @@ from diskreplay.convert.arrow import check_path
 from diskreplay.convert.buffer_options import of_episodes, options_of
 from diskreplay.convert.importer import Progress, importing
 from diskreplay.convert.lerobot_features import features_of
-from diskreplay.convert.lerobot_reader import LeRobotFiles
+from diskreplay.convert.lerobot_reader import FINAL, LeRobotFiles
 from diskreplay.convert.lerobot_videos import Pictures, check
 from diskreplay.convert.lerobot_writer import LeRobotWriter
 from diskreplay.convert.output import (
@@ -45,13 +45,14 @@ from diskreplay.convert.output import (
     not_replaced,
     written,
 )
+from diskreplay.convert.source_files import SourceFiles
 from diskreplay.convert.timeline import rows_within, take_retained
 from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.outside import check_holds_none
-from diskreplay.store.paths import resolved
+from diskreplay.store.paths import local, resolved
 from diskreplay.stored_space import StoredSpace
 from diskreplay.validation import one_of
 
@@ -123,11 +124,17 @@ def to_lerobot(
     one_of("pictures", pictures, get_args(Pictures))
     out = resolved(path)
     check_path(out)
-    if files.is_there(out):
+
+    def may_replace() -> bool:
+        if not files.is_there(out):
+            return False
         check_wanted(out, overwrite)
         if not files.is_file(out / "meta" / "info.json"):
             raise not_replaced(out, "no LeRobot data set")
         check_holds_none(out)
+        return True
+
+    may_replace()  # before anything that takes long
     features = features_of(buffer)
     for feature in features:
         if feature.is_picture:
@@ -135,7 +142,7 @@ def to_lerobot(
     retained, advance = episodes_of(buffer), progress or (lambda amount, total: None)
     episodes = [piece for number in range(len(retained)) for piece in unbroken(retained, number)]
     total = sum(len(ids) for ids, _final in episodes)
-    with new_directory(out) as root, written(out):
+    with new_directory(out, may_replace=may_replace) as root, written(out):
         with contextlib.closing(LeRobotWriter(root, features, fps, task, pictures)) as writer:
             for ids, final in episodes:
                 _write_episode(writer, buffer, ids, final)
@@ -226,13 +233,23 @@ def from_lerobot(
     truncated, and nobody knows what their last step led to. Memory for the numbers of one episode,
     and for 16 MiB of pictures; where pictures are in the Parquet files, for one of these files.
     """
-    with LeRobotFiles(path) as source:
+    place = local(path, "path")
+    unreplaced = SourceFiles(
+        place, lambda: {str(name): place / name for name in (Path("meta", "info.json"), FINAL)}
+    )
+    with unreplaced:
+        source = LeRobotFiles(place)
+    with source:
         wanted = list(range(source.num_episodes)) if episodes is None else _checked(episodes)
         total = sum(source.length(episode) for episode in wanted)
         described = of_episodes(source.options(prioritized))
-        with importing(
-            described, store_path, path, overwrite=overwrite, progress=progress, options=options
-        ) as importer:
+        with (
+            importing(
+                described, store_path, path, overwrite=overwrite, progress=progress,
+                options=options,
+            ) as importer,
+            unreplaced,
+        ):  # fmt: skip
             rows = rows_within(importer.buffer, _PIECE_BYTES)
             for episode in wanted:
                 importer.buffer.end_episode()  # of one that was cut, as the next may count on

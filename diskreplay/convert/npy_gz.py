@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import io
 import math
+import os
 import tokenize
 import zlib
 from collections.abc import Iterable, Iterator
@@ -39,7 +40,7 @@ class NpyGzReader(Closing):
         try:
             with _told(self.path):
                 self._read_header()
-            _check_length(path, self.dtype.itemsize * math.prod(self.shape))
+            _check_length(self._file, path, self.dtype.itemsize * math.prod(self.shape))
         except BaseException:
             self.close()
             raise
@@ -119,12 +120,13 @@ def _told(path: Path) -> Iterator[None]:
         raise translated(error, path, "cannot read the file") from error
 
 
-def _check_length(path: Path, size: int) -> None:
+def _check_length(file: gzip.GzipFile, path: Path, size: int) -> None:
     """Refuse a file longer than `size` bytes can get by packing: the zeros that may follow a gzip
     stream are read one by one, and a hole of gigabytes costs nothing to make."""
-    if path.stat().st_size > size + (size >> 8) + (1 << 16):
+    length = os.fstat(file.fileno()).st_size  # by its name there may be another one
+    if length > size + (size >> 8) + (1 << 16):
         raise CorruptCheckpointError(
-            f"{path}: {path.stat().st_size} bytes cannot hold {size}; the checkpoint cannot be read"
+            f"{path}: {length} bytes cannot hold {size}; the checkpoint cannot be read"
         )
 
 
@@ -132,9 +134,12 @@ def read_gz(path: Path, most: int) -> bytes:
     """What is in a gzip file, if it is at most so many bytes; errors as `NpyGzReader`."""
     if not files.is_there(path):
         raise IncompleteCheckpointError(f"{path}: the file is missing")
-    _check_length(path, most)
-    with _told(path), gzip.open(path, "rb") as file:
-        data = file.read(most + 1)
+    with explained(path, "cannot open the file"):
+        file = gzip.open(path, "rb")  # noqa: SIM115 - closed by the next statement
+    with file:
+        _check_length(file, path, most)
+        with _told(path):
+            data = file.read(most + 1)
     if len(data) > most:
         raise CorruptCheckpointError(f"{path}: more than {most} bytes")
     return data

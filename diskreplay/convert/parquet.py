@@ -55,6 +55,7 @@ from diskreplay.convert.arrow import (
 from diskreplay.convert.buffer_options import options_of, parse_description
 from diskreplay.convert.importer import Importer, Progress, importing
 from diskreplay.convert.output import new_file, new_files
+from diskreplay.convert.source_files import SourceFiles
 from diskreplay.convert.timeline import (
     Chunk,
     Priorities,
@@ -302,6 +303,7 @@ def from_parquet(
     InvalidInputError
         There is something at `store_path`; an option makes no sense.
     StorageError
+        Also if another export replaces the files meanwhile.
     ModuleNotFoundError
         There is no pyarrow.
 
@@ -323,7 +325,9 @@ def from_parquet(
     place = local(path, "path")
     check_path(place)
     paths = _paths(place)
-    document, total = _described(paths)
+    source = SourceFiles(place, lambda: {path.name: path for path in paths})
+    with source:
+        document, total = _described(paths)
     written = document.get("files")
     if paths != [place] and type(written) is int and len(paths) < written:
         warnings.warn(
@@ -331,13 +335,19 @@ def from_parquet(
             "transitions of the others are not taken",
             RuntimeWarning, stacklevel=2,
         )  # fmt: skip
-    with importing(
-        document, store_path, path, overwrite=overwrite, progress=progress, options=options
-    ) as importer:
+    with (
+        importing(
+            document, store_path, path, overwrite=overwrite, progress=progress, options=options
+        ) as importer,
+        source if paths != [place] else contextlib.nullcontext(),
+    ):
         size = min(_GROUP_ROWS, rows_within(importer.buffer, _GROUP_BYTES))
         for each in paths:
             with contextlib.closing(_batches(each, size)) as batches:
-                for batch in batches:
+                for number, batch in enumerate(batches):
+                    if paths == [place] and not number:
+                        with source:  # it stays open, whatever takes its place from here on
+                            pass
                     _take_in(each, batch, importer)
                     importer.progress(batch.num_rows, total)
     return open_buffer(store_path, mode="a")

@@ -25,7 +25,8 @@ import numpy as np
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of, parse_description
 from diskreplay.convert.importer import Importer, Progress, importing
-from diskreplay.convert.output import new_file
+from diskreplay.convert.output import alone, new_file
+from diskreplay.convert.source_files import SourceFiles
 from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timeline_of
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
 from diskreplay.extensions import needed
@@ -70,6 +71,8 @@ def to_csv(
     ------
     InvalidInputError, StorageError, CorruptSegmentError
         As `to_parquet`.
+    LockedError
+        Another export's files take these places just now.
     ModuleNotFoundError
         There is no pandas.
 
@@ -111,11 +114,14 @@ def to_csv(
                     progress(len(frame), len(rows))
         described.write_text(json.dumps({**document, "rows": written}, indent=1))
         files.sync([beside, described])  # before anything goes: a disk may be full
-        # The new files take their places one after the other, and a kill in between must not leave
-        # the old description to the new file.
-        with undisturbed():
-            files.remove(_description_of(path))
-            files.sync_dirs([path.parent])
+        # The new files take their places one after the other. A kill in between must not leave the
+        # old description to the new file, nor another export its own.
+        lock = path.with_name(f".{path.name}.lock")
+        refusal = f"{path}: another export to this file ends just now; call again"
+        with undisturbed(), alone(lock, refusal):
+            if overwrite:
+                files.remove(_description_of(path))
+                files.sync_dirs([path.parent])
             outputs.close()
     return given
 
@@ -161,10 +167,15 @@ def from_csv(
     """
     pandas = _pandas()
     path = _with_name(path)
-    document, taken = _csv_document(path), 0
-    with importing(
-        document, store_path, path, overwrite=overwrite, progress=progress, options=options
-    ) as importer:
+    source, taken = SourceFiles(path, lambda: {"table": path, "description": _described(path)}), 0
+    with source:
+        document = _csv_document(path)
+    with (
+        importing(
+            document, store_path, path, overwrite=overwrite, progress=progress, options=options
+        ) as importer,
+        source,
+    ):
         try:
             names = document["columns"], document["finals"]
             dtypes = _csv_dtypes(importer.buffer, *names)
@@ -225,10 +236,15 @@ def _description_of(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
-def _csv_document(path: Path) -> dict[str, Any]:
-    described = _description_of(path)
+def _described(path: Path) -> Path:
+    """Where the description of a table is."""
     if files.is_file(path) and files.is_file(beside := _description_of(resolved(path))):
-        described = beside  # where `to_csv` writes it, also if it is given a link
+        return beside  # where `to_csv` writes it, also if it is given a link
+    return _description_of(path)
+
+
+def _csv_document(path: Path) -> dict[str, Any]:
+    described = _described(path)
     for file in (path, described):
         if not files.is_file(file):
             what = "a directory" if files.is_dir(file) else "no such file"

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Self
 
 from diskreplay import fork, signals
-from diskreplay.errors import StorageError
+from diskreplay.errors import StorageError, StorePermissionError
 from diskreplay.store import file_locks, files
 from diskreplay.store.system_errors import explained, translated
 
@@ -316,10 +316,19 @@ def places(directory: Path, names: str) -> dict[Path, Path]:
     for place, asides in exchanged.items():
         # In this order: what is put aside after the first look was at its place until then, and
         # what has left it again before has been replaced there.
-        there = None if place in found else next(filter(files.is_dir, (*asides, place)), None)
+        there = None if place in found else next(filter(_is_dir, (*asides, place)), None)
         if there is not None:
             found[place] = there
     return found
+
+
+def _is_dir(path: Path) -> bool:
+    """Whether a directory is there, as far as this user may know: another user's workspace may be
+    closed to all others, and what is in it is no checkpoint that they could read."""
+    try:
+        return files.is_dir(path)
+    except StorePermissionError:
+        return False
 
 
 def _was_directory(entry: os.DirEntry[str]) -> bool:
@@ -342,8 +351,11 @@ def discard(paths: Iterable[Path]) -> None:
             try:
                 files.rename(path, room.path / f"{number}.{path.name}")
             except StorageError as error:
-                if error.errno != errno.ENOENT:
-                    refused = refused or error
+                if error.errno != errno.ENOENT and refused is None:
+                    # Of the working name, which goes now, nobody knows.
+                    plain = OSError(error.errno, os.strerror(error.errno or 0))
+                    refused = translated(plain, path, "cannot remove it")
+                    refused.__cause__ = error
         files.sync_dirs({path.parent for path in paths})  # before their files go
     if refused is not None:
         raise refused

@@ -20,6 +20,7 @@ from diskreplay.errors import (
     InvalidInputError,
     NotFiniteError,
     SchemaError,
+    StorageError,
     SuffixError,
 )
 from tests.convert.gz_rings import Ring, load_array, play, save_array
@@ -380,3 +381,28 @@ def test_a_buffer_that_refuses_a_gz_checkpoint_stays_as_it_was(tmp_path):
         for name in before:
             np.testing.assert_array_equal(before[name], after[name])
         two.add(np.ones((4, 3), np.uint8), 1, 1.0, True, False, q=np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize("by", ["reader", "buffer"])
+def test_files_that_are_replaced_while_they_are_read_make_no_mixture(tmp_path, monkeypatch, by):
+    """Their counts and ends would be of one export, and the rows of another one."""
+    with make_buffer(tmp_path / "one") as one, make_buffer(tmp_path / "two") as two:
+        for seed, buffer in enumerate((one, two)):
+            fill(buffer, np.random.default_rng(seed), 30)
+        gz_checkpoint.write(one, tmp_path / "gz", 1, flavour="dopamine")
+        real = gz_checkpoint._fill
+
+        def replaced(*arguments):
+            gz_checkpoint.write(two, tmp_path / "gz", 1, flavour="dopamine")
+            return real(*arguments)
+
+        monkeypatch.setattr(gz_checkpoint, "_fill", replaced)
+        before = one.add_count
+        load = one.load if by == "buffer" else gz_checkpoint.read
+        more = () if by == "buffer" else (tmp_path / "out",)
+        with pytest.raises(StorageError, match="replaced while it was read"):
+            load(tmp_path / "gz", 1, *more)
+        assert one.add_count == before
+        assert not (tmp_path / "out").exists()
+        monkeypatch.undo()
+        gz_checkpoint.read(tmp_path / "gz", 1, tmp_path / "out")

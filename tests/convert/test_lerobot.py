@@ -606,3 +606,27 @@ def test_first_steps_that_say_something_else(tmp_path, told):
     with pytest.raises(FormatError, match=r"final\.parquet: damaged"):
         from_lerobot(root, tmp_path / "back")
     assert not (tmp_path / "back").exists()
+
+
+def test_a_data_set_that_is_replaced_while_it_is_read_makes_no_mixture(tmp_path, buffer):
+    options = {"fps": 10, "pictures": "png"}
+    to_lerobot(buffer, tmp_path / "l", **options)
+
+    def replace(amount, total):
+        to_lerobot(buffer, tmp_path / "l", overwrite=True, **options)
+
+    with pytest.raises(StorageError, match="replaced while it was read"):
+        from_lerobot(tmp_path / "l", tmp_path / "back", progress=replace)
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_directory_that_comes_meanwhile_stays(tmp_path, buffer):
+    def come(amount, total):
+        (tmp_path / "l").mkdir(exist_ok=True)
+        (tmp_path / "l" / "notes").write_text("theirs")
+
+    for overwrite, words in ((False, "is there already"), (True, "no LeRobot data set")):
+        with pytest.raises(InvalidInputError, match=words):
+            to_lerobot(buffer, tmp_path / "l", pictures="png", overwrite=overwrite, progress=come)
+        assert [path.name for path in (tmp_path / "l").iterdir()] == ["notes"]
+        shutil.rmtree(tmp_path / "l")

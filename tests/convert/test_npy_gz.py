@@ -186,3 +186,28 @@ def test_what_is_written_in_pieces_is_what_numpy_reads(chunks):
     assert gzip.decompress(packed) == b"".join(pieces)
     with pytest.raises(InvalidInputError, match="objects"):
         list(npy_pieces((1,), np.dtype(object), []))
+
+
+def test_a_file_that_goes_behind_its_opening_is_read(tmp_path, monkeypatch):
+    """An export that replaces the checkpoint removes it."""
+    opened = gzip.open
+
+    def remove(path, mode):
+        file = opened(path, mode)
+        path.unlink()
+        return file
+
+    monkeypatch.setattr(gzip, "open", remove)
+    with NpyGzReader(saved(tmp_path / "x", np.arange(3))) as reader:
+        assert reader.whole(100).tolist() == [0, 1, 2]
+    path = saved(tmp_path / "x", np.arange(3))
+    assert len(read_gz(path, 1000)) > 24
+
+    def gone(path, mode):
+        path.unlink()
+        return opened(path, mode)
+
+    monkeypatch.setattr(gzip, "open", gone)
+    for read in (NpyGzReader, lambda path: read_gz(path, 1000)):
+        with pytest.raises(StorageError, match="cannot open the file: No such file"):
+            read(saved(tmp_path / "x", np.arange(3)))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import warnings
 
 import numpy as np
@@ -384,3 +385,36 @@ def test_foreign_files(tmp_path, recorded):
     refused("b.parquet: no file", tmp_path / "mixed")
     to_parquet(recorded.buffer, tmp_path / "mixed" / "a.parquet")
     refused("b.parquet: no file", tmp_path / "mixed")
+
+
+def test_files_that_are_replaced_while_they_are_read_make_no_mixture(tmp_path):
+    """A directory takes another one's place in one step, and its files are opened one by one."""
+    spaces = {"observation_space": Discrete(3), "action_space": Discrete(3)}
+    stores = []
+    for value in (1, 2):
+        buffer = diskreplay.ReplayBuffer(tmp_path / f"store{value}", capacity=20, **spaces)
+        for step in range(20):
+            buffer.add(value, value, float(value), step % 5 == 4, False)
+        stores.append(buffer)
+    old, new = stores
+    to_parquet(old, tmp_path / "file")
+    with from_parquet(
+        tmp_path / "file", tmp_path / "back",
+        progress=lambda amount, total: to_parquet(new, tmp_path / "file", overwrite=True),
+    ) as back:  # which is opened once  # fmt: skip
+        assert set(back.take("action", np.arange(20)).tolist()) == {1}
+    shutil.rmtree(tmp_path / "back")
+    options = {"partition": "episodes", "episodes_per_file": 2, "overwrite": True}
+    to_parquet(old, tmp_path / "t", **options)
+
+    def replace(amount, total):
+        if amount:
+            to_parquet(new, tmp_path / "t", **options)
+
+    with pytest.raises(StorageError, match="replaced while it was read"):
+        from_parquet(tmp_path / "t", tmp_path / "back", progress=replace)
+    assert not (tmp_path / "back").exists()
+    with from_parquet(tmp_path / "t", tmp_path / "back") as back:
+        assert set(back.take("action", np.arange(20)).tolist()) == {2}
+    for buffer in stores:
+        buffer.close()

@@ -12,7 +12,13 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 
 import diskreplay
-from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
+from diskreplay.errors import (
+    DiskReplayError,
+    FormatError,
+    InvalidInputError,
+    LockedError,
+    StorageError,
+)
 from diskreplay.store import files
 from tests import processes
 from tests.convert.recorded import FEW, STREAM, Recorded, few_examples
@@ -402,3 +408,62 @@ def test_an_error_at_the_end_leaves_what_was_there(tmp_path, recorded, monkeypat
     assert synced
     assert table.read_bytes() == before
     from_csv(table, tmp_path / "back").close()
+
+
+def two_stores(directory):
+    spaces = {"observation_space": Box(0, 1, (2,), "float32"), "action_space": Discrete(2)}
+    for gamma in (0.5, 0.9):
+        with diskreplay.ReplayBuffer(
+            directory / str(gamma), capacity=9, gamma=gamma, **spaces
+        ) as buffer:
+            for row in range(9):
+                buffer.add(np.zeros(2, "float32"), row % 2, 0.0, False, False)
+            yield buffer
+
+
+def test_a_table_that_is_replaced_while_it_is_read_makes_no_mixture(tmp_path):
+    table = tmp_path / "t.csv"
+    old, new = two_stores(tmp_path)
+    with diskreplay.open(old.path) as old, diskreplay.open(new.path) as new:
+        to_csv(old, table)
+
+        def replace(amount, total):
+            to_csv(new, table, overwrite=True)
+
+        with pytest.raises(StorageError, match="replaced while it was read"):
+            from_csv(table, tmp_path / "back", progress=replace)
+        assert not (tmp_path / "back").exists()
+
+
+def test_two_exports_to_one_table_at_once(tmp_path, monkeypatch):
+    """The table of one beside the description of the other would have its capacity and gamma."""
+    table, real = tmp_path / "t.csv", files.remove
+    old, new = two_stores(tmp_path)
+    with diskreplay.open(old.path) as old, diskreplay.open(new.path) as new:
+        to_csv(old, table)
+
+        def remove(path):
+            if path.name == "t.csv.json":  # the files of `new` are about to take their places
+                monkeypatch.setattr(files, "remove", real)
+                with pytest.raises(LockedError, match="another export to this file ends just now"):
+                    to_csv(old, table, overwrite=True)
+            real(path)
+
+        monkeypatch.setattr(files, "remove", remove)
+        to_csv(new, table, overwrite=True)
+        assert files.remove is real
+        with from_csv(table, tmp_path / "back") as back:
+            assert back.gamma == 0.9
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "0.5", "0.9", "back", "t.csv", "t.csv.json",
+        }  # fmt: skip
+
+
+def test_a_table_that_comes_meanwhile_keeps_its_description(tmp_path):
+    table = tmp_path / "t.csv"
+    old, new = two_stores(tmp_path)
+    with diskreplay.open(old.path) as old, diskreplay.open(new.path) as new:
+        with pytest.raises(InvalidInputError, match="is there already"):
+            to_csv(old, table, progress=lambda amount, total: to_csv(new, table))
+        with from_csv(table, tmp_path / "back") as back:
+            assert back.gamma == 0.9

@@ -10,7 +10,9 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.errors import StorageError
-from diskreplay.store import files
+from diskreplay.store import files, own_files
+from tests.permission import run_under_modes
+from tests.processes import run
 
 ROWS, MORE = 300, 40
 
@@ -194,3 +196,113 @@ def test_what_a_kill_left_may_have_been_copied_too(both):
     assert not os.path.samefile(path / "is_final/live/state", other / "is_final/live/state")
     for one in both[:2]:
         assert not verify(one).findings
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+OTHER = 65534
+
+MAKE = """
+import os, sys
+from tests.store.test_own_files import ROWS, add, opened
+path, compressor, closed = sys.argv[1:]
+buffer = opened(path, compressor)
+add(buffer, ROWS)
+if closed == "True":
+    buffer.close()
+os._exit(0)  # as if it were killed
+"""
+
+GO_ON = """
+import sys
+import diskreplay
+from tests.store.test_own_files import MORE, ROWS, add
+path, checkpoints = sys.argv[1:]
+def go_on():
+    with diskreplay.open(path, mode="a") as buffer:
+        add(buffer, 3 * MORE, 7)
+        buffer.flush()
+        buffer.save(checkpoints, 1)
+attempt("go on", go_on)
+"""
+
+
+def give_away(path):
+    """To another user, as if it were of a run as that one."""
+    os.chown(path, OTHER, OTHER)
+    if path.is_dir() or path.stat().st_mode & 0o222:
+        path.chmod(path.stat().st_mode | 0o222)
+
+
+@needs_root
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_store_of_another_user_who_lets_all_write(tmp_path, compressor, closed):
+    """Nobody else can make their files read-only once they are full."""
+    path = tmp_path / "store"
+    run(MAKE, path, compressor, closed, check=True)
+    for each in [path, *path.rglob("*")]:
+        give_away(each)
+    said = run_under_modes(GO_ON, path, tmp_path / "checkpoints")
+    assert said == "go on: went through\n"
+    assert not list(path.rglob("unsealed*"))
+    assert not verify(path).findings
+    (made,) = diskreplay.checkpoints(tmp_path / "checkpoints")
+    with diskreplay.open(path) as reader, diskreplay.open(made.path) as saved:
+        for each in (reader, saved):
+            rewards = each.take("reward", np.arange(ROWS + 3 * MORE))
+            assert rewards.tolist() == [*range(ROWS), *[7] * 3 * MORE]
+
+
+@needs_root
+def test_what_is_not_for_this_user_to_replace_is_refused_at_once(tmp_path):
+    path = tmp_path / "store"
+    with opened(path, "raw") as buffer:
+        add(buffer, ROWS)
+    for each in [path / "zarr.json", path / "priority", *(path / "priority").iterdir()]:
+        os.chown(each, OTHER, OTHER)
+
+    def there():
+        return {each: each.stat().st_ino for each in path.rglob("*")}
+
+    before = there()
+    said = run_under_modes(GO_ON, path, tmp_path / "checkpoints")
+    assert "priority: it belongs to nobody, who has written to the store, and root may" in said
+    assert f"`chown -R root {path}`" in said
+    assert there() == before
+
+
+@needs_root
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_cut_amid_what_was_another_users(tmp_path, monkeypatch, at):
+    """The next opening does the rest, also if what told of the other user is this one's by then;
+    and readers follow."""
+    path, rename, left = tmp_path / "store", files.rename, at
+    with opened(path, "raw") as buffer:
+        add(buffer, ROWS)
+    *_others, shard = sorted((path / "observation").glob("c.*"))
+    others = [path / "zarr.json", path / "action/zarr.json", shard, *path.glob("is_final/c.*")]
+    for each in others:
+        give_away(each)
+
+    def cut(source, target):
+        nonlocal left
+        left -= source.name == "unsealed.own"
+        if not left:
+            raise StorageError(5, "no more", str(target))
+        rename(source, target)
+
+    # Root may act for anybody.
+    monkeypatch.setattr(own_files, "is_ours_to_seal", lambda path, mode: False)
+    with diskreplay.open(path) as reader:
+        assert reader.add_count == ROWS
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "rename", cut)
+            with pytest.raises(StorageError, match="no more"):
+                opened(path, "raw")
+        with opened(path, "raw") as buffer:
+            add(buffer, MORE, 7)
+            assert not any(map(files.is_there, path.rglob("unsealed*")))
+            owners = {each.stat().st_uid for each in others if each.stat().st_mode & 0o222}
+            assert owners == {os.geteuid()}
+            assert (reader.take("reward", np.arange(ROWS, ROWS + MORE)) == 7).all()
+    assert not verify(path).findings

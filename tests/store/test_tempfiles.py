@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from diskreplay.store import tempfiles
+from tests.permission import run_under_modes
 
 NAMES = r"replay_ckpt\..+"
 
@@ -96,3 +97,23 @@ def test_what_is_no_directory(tmp_path):
     assert tempfiles.places(tmp_path, NAMES) == {}
     assert tempfiles.places(tmp_path / "gone", NAMES) == {}
     assert tempfiles.places(tmp_path / "replay_ckpt.1", NAMES) == {}
+
+
+LISTED = """
+import sys
+from pathlib import Path
+from diskreplay.store import tempfiles
+print(sorted(path.name for path in tempfiles.places(Path(sys.argv[1]), r"replay_ckpt\\..+")))
+"""
+
+
+def test_what_another_user_is_making_and_lets_nobody_look_at(tmp_path):
+    """With umask 077, say; the checkpoints that are there are all that can be loaded."""
+    (tmp_path / "replay_ckpt.1").mkdir()
+    closed = tmp_path / f".replay_ckpt.2.tmp-{16 * '0'}"
+    closed.mkdir()
+    closed.chmod(0)
+    try:
+        assert run_under_modes(LISTED, tmp_path) == "['replay_ckpt.1']\n"
+    finally:
+        closed.chmod(0o700)

@@ -14,6 +14,7 @@ from diskreplay.compat.reagent.sum_tree import LARGEST, SumTree
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
 from diskreplay.convert.npy_gz import npy_pieces
+from diskreplay.convert.source_files import SourceFiles
 from diskreplay.convert.unpickling import PickledSumTree, pickled_sum_tree
 from diskreplay.errors import CorruptCheckpointError, SchemaError
 from diskreplay.store import checkpoint_names
@@ -115,15 +116,16 @@ class Checkpointing(Signature, Facade):
                 fresh.load(checkpoint_dir, suffix)
                 self._align(fresh)
             return
-        public = dict(self._public())
-        files.check_present([*(STORE_PREFIX + name for name in self._stored), *public])
-        self._check_specs(files)
-        count = files.add_count()
-        found: dict[str, Any] = {}
-        for name, value in public.items():
-            if name != "add_count":
-                is_array = isinstance(value, np.ndarray)
-                found[name] = files.array(name) if is_array else files.value(name)
+        public, found = dict(self._public()), dict[str, Any]()
+        source = SourceFiles(files.directory, files.all)
+        with source:
+            files.check_present([*(STORE_PREFIX + name for name in self._stored), *public])
+            self._check_specs(files)
+            count = files.add_count()
+            for name, value in public.items():
+                if name != "add_count":
+                    is_array = isinstance(value, np.ndarray)
+                    found[name] = files.array(name) if is_array else files.value(name)
         trees = {name: found.pop(name) for name in public if isinstance(public[name], SumTree)}
         for name, tree in trees.items():
             if not isinstance(tree, PickledSumTree) or len(tree.leaves) < self._replay_capacity:
@@ -140,7 +142,7 @@ class Checkpointing(Signature, Facade):
             self._recall(self._ring)
             vars(self).update(found)
 
-        with self._replacing(recall, max(count - self._replay_capacity, 0)) as fresh:
+        with self._replacing(recall, max(count - self._replay_capacity, 0)) as fresh, source:
             fresh.notes = dict(self._ring.notes)
             self._copy_rows(files, count, fresh, trees.get("sum_tree"))
         if "sum_tree" in trees:  # also of slots that no row is in yet
