@@ -346,8 +346,7 @@ def from_parquet(
             with contextlib.closing(_batches(each, size)) as batches:
                 for number, batch in enumerate(batches):
                     if paths == [place] and not number:
-                        with source:  # it stays open, whatever takes its place from here on
-                            pass
+                        source.check()  # it stays open, whatever takes its place from here on
                     _take_in(each, batch, importer)
                     importer.progress(batch.num_rows, total)
     return open_buffer(store_path, mode="a")

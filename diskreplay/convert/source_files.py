@@ -12,9 +12,8 @@ from diskreplay.store.paths import identity
 class SourceFiles:
     """The files of one export: refuses what was read, if they were replaced meanwhile.
 
-    A context manager, which may be entered several times. At the end of each block, also where it
-    failed, it raises a `StorageError` if the files are not those that there were when this was
-    made. So enter it inside of what puts in its place what was made of them.
+    A context manager, which may be entered several times. It checks at the end of each block, also
+    where that failed. So enter it inside of what puts in its place what was made of them.
 
     Parameters
     ----------
@@ -33,13 +32,18 @@ class SourceFiles:
     def _now(self) -> dict[str, tuple[int, ...] | None]:
         return {name: identity(path) for name, path in self._found().items()}
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if (error is None or isinstance(error, DiskReplayError)) and self._now() != self._before:
+    def check(self) -> None:
+        """Raise a `StorageError` if the files were replaced since this was made."""
+        if self._now() != self._before:
             raise StorageError(
                 errno.ESTALE,
                 "was replaced while it was read, by another export, say; read it again",
                 os.fspath(self._path),
-            ) from error
+            )
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None or isinstance(error, DiskReplayError):
+            self.check()

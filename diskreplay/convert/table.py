@@ -25,7 +25,7 @@ import numpy as np
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of, parse_description
 from diskreplay.convert.importer import Importer, Progress, importing
-from diskreplay.convert.output import alone, new_file
+from diskreplay.convert.output import alone, check_wanted, making, new_file
 from diskreplay.convert.source_files import SourceFiles
 from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timeline_of
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
@@ -33,6 +33,7 @@ from diskreplay.extensions import needed
 from diskreplay.opening import open as open_buffer
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
+from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import local, resolved
 from diskreplay.store.system_errors import check_lost, explained
 from diskreplay.stored_space import StoredSpace
@@ -72,7 +73,7 @@ def to_csv(
     InvalidInputError, StorageError, CorruptSegmentError
         As `to_parquet`.
     LockedError
-        Another export's files take these places just now.
+        Another export to this file is under way.
     ModuleNotFoundError
         There is no pandas.
 
@@ -99,7 +100,15 @@ def to_csv(
         "columns": columns,
         "finals": finals,
     }
-    with contextlib.ExitStack() as outputs:
+    check_outside(path)
+    check_wanted(path, overwrite)
+    # The new files take their places one after the other. A kill in between must not leave the old
+    # description to the new file, nor another export its own: there is one at a time.
+    lock = path.with_name(f".{path.name}.lock")
+    refusal = f"{path}: another export to this file is under way; wait for its end"
+    with (
+        making(path.parent), alone(lock, refusal), contextlib.ExitStack() as outputs,
+    ):  # fmt: skip
         described = outputs.enter_context(new_file(_description_of(path), overwrite=overwrite))
         beside = outputs.enter_context(new_file(path, overwrite=overwrite))
         with beside.open("w", newline="") as file:
@@ -114,11 +123,7 @@ def to_csv(
                     progress(len(frame), len(rows))
         described.write_text(json.dumps({**document, "rows": written}, indent=1))
         files.sync([beside, described])  # before anything goes: a disk may be full
-        # The new files take their places one after the other. A kill in between must not leave the
-        # old description to the new file, nor another export its own.
-        lock = path.with_name(f".{path.name}.lock")
-        refusal = f"{path}: another export to this file ends just now; call again"
-        with undisturbed(), alone(lock, refusal):
+        with undisturbed():
             if overwrite:
                 files.remove(_description_of(path))
                 files.sync_dirs([path.parent])

@@ -21,7 +21,7 @@ def test_what_was_replaced_is_refused(tmp_path):
             pass
     with pytest.raises(StorageError, match="replaced while it was read") as caught, source:
         raise FormatError("damaged")
-    assert isinstance(caught.value.__cause__, FormatError)
+    assert isinstance(caught.value.__context__, FormatError)
     with pytest.raises(KeyboardInterrupt), source:
         raise KeyboardInterrupt
 

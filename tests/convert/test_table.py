@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 import subprocess
 import tracemalloc
 
@@ -445,7 +446,7 @@ def test_two_exports_to_one_table_at_once(tmp_path, monkeypatch):
         def remove(path):
             if path.name == "t.csv.json":  # the files of `new` are about to take their places
                 monkeypatch.setattr(files, "remove", real)
-                with pytest.raises(LockedError, match="another export to this file ends just now"):
+                with pytest.raises(LockedError, match="another export to this file is under way"):
                     to_csv(old, table, overwrite=True)
             real(path)
 
@@ -459,11 +460,34 @@ def test_two_exports_to_one_table_at_once(tmp_path, monkeypatch):
         }  # fmt: skip
 
 
+def test_an_export_to_a_table_that_another_one_makes_is_refused_as_it_begins(tmp_path):
+    """Not at its end, when all that it wrote would be lost."""
+    table = tmp_path / "new" / "t.csv"
+    old, new = two_stores(tmp_path)
+    with diskreplay.open(old.path) as old, diskreplay.open(new.path) as new:
+
+        def another(amount, total):
+            with pytest.raises(LockedError, match="another export to this file is under way"):
+                to_csv(new, table, progress=lambda amount, total: pytest.fail("it has begun"))
+
+        to_csv(old, table, progress=another)
+        with from_csv(table, tmp_path / "back") as back:
+            assert back.gamma == 0.5
+    assert {path.name for path in table.parent.iterdir()} == {"t.csv", "t.csv.json"}
+
+
 def test_a_table_that_comes_meanwhile_keeps_its_description(tmp_path):
+    """By another program, which asks for no lock."""
     table = tmp_path / "t.csv"
     old, new = two_stores(tmp_path)
     with diskreplay.open(old.path) as old, diskreplay.open(new.path) as new:
+        to_csv(new, tmp_path / "other.csv")
+
+        def copy(amount, total):
+            for end in ("csv", "csv.json"):
+                shutil.copy(tmp_path / f"other.{end}", tmp_path / f"t.{end}")
+
         with pytest.raises(InvalidInputError, match="is there already"):
-            to_csv(old, table, progress=lambda amount, total: to_csv(new, table))
+            to_csv(old, table, progress=copy)
         with from_csv(table, tmp_path / "back") as back:
             assert back.gamma == 0.9
