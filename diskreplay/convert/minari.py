@@ -34,7 +34,12 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import foreign_options, of_episodes, options_of
 from diskreplay.convert.hdf5_file import telling_nothing
 from diskreplay.convert.importer import Progress, importing
-from diskreplay.convert.minari_directory import check_space, datasets_below, new_dataset
+from diskreplay.convert.minari_directory import (
+    check_space,
+    datasets_below,
+    new_dataset,
+    root_lock,
+)
 from diskreplay.convert.timeline import take_retained
 from diskreplay.episodes import Episodes
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
@@ -141,7 +146,8 @@ def to_minari(
                 raise InvalidInputError(f"{buffer.path}: no whole step to write to {dataset_id}")
             storage.update_episode_metadata(about)
         storage.update_metadata({_OURS: options_of(buffer)})
-    return minari.load_dataset(dataset_id)
+    with root_lock:
+        return minari.load_dataset(dataset_id)
 
 
 def _check_pictures(buffer: ReplayBuffer) -> None:
@@ -282,7 +288,8 @@ def from_minari(
         load = minari.load_dataset if isinstance(dataset, str) else minari.MinariDataset
         with _telling_damage(name):
             try:
-                dataset = load(dataset)
+                with root_lock:
+                    dataset = load(dataset)
             except FileNotFoundError as error:
                 raise FormatError(
                     f"{name}: no such Minari data set on this machine; `minari list local` names "

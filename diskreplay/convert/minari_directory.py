@@ -10,13 +10,14 @@ from pathlib import Path
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.output import new_directory, written
-from diskreplay.errors import DiskFullError, InvalidInputError
+from diskreplay.errors import DiskFullError, InvalidInputError, StorageError
 from diskreplay.locks import Lock
 from diskreplay.store import files
 
 _ROOT = "MINARI_DATASETS_PATH"
 _NAMESPACE = "namespace_metadata.json"
-_root_lock = Lock()
+# For whoever has Minari find its root: another thread's export may have it elsewhere meanwhile.
+root_lock = Lock()
 
 
 @contextlib.contextmanager
@@ -28,12 +29,12 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
     The root is a hidden directory in Minari's: Minari lists nothing that is in it, and nothing else
     is left by a process that is killed. The next export of that id removes it.
     """
-    from minari.namespace import create_namespace, list_local_namespaces
     from minari.storage import get_dataset_path
 
-    path, root = _new_path(dataset_id), get_dataset_path()
-    levels = [level for level in path.relative_to(root).parents if level.name]
-    new = [root / level for level in levels if not files.is_there(root / level)]
+    with root_lock:
+        path, root = _new_path(dataset_id), get_dataset_path()
+    levels = [root / level for level in path.relative_to(root).parents if level.name]
+    made: list[Path] = []
     try:
         # No id has a "+" in it, so no two ids share a name.
         with new_directory(path, instead=root / dataset_id.replace("/", "+")) as beside:
@@ -45,14 +46,25 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
             files.remove_tree(own)
             files.sync_tree(beside)
             _check_free(dataset_id, path)
-            if levels and levels[0].as_posix() not in list_local_namespaces():
-                create_namespace(levels[0].as_posix())
-    except BaseException:
-        for level in new:  # from the inside out; what others have put there meanwhile stays
+            made += [level for level in levels if not files.is_there(level)]
+            _make_namespaces(levels, beside.parent)
+    except BaseException as error:
+        for level in made:  # from the inside out; what others have put there meanwhile stays
             if {each.name for each in level.glob("*")} <= {_NAMESPACE}:
                 files.remove(level / _NAMESPACE)
                 files.remove_empty_dir(level)
+        if isinstance(error, StorageError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            _check_free(dataset_id, path)  # another export was there first
         raise
+
+
+def _make_namespaces(levels: list[Path], build: Path) -> None:
+    """Make the directories that Minari takes for namespaces. Its own `create_namespace` raises a
+    bare error where another export has just made one, and leaves half a file where it is killed."""
+    for level in levels:
+        if not files.is_there(level / _NAMESPACE):
+            files.make_lasting_dirs(level)
+            files.replace({level / _NAMESPACE: b"{}"}, build=build)
 
 
 def _new_path(dataset_id: str) -> Path:
@@ -88,7 +100,7 @@ def _check_free(dataset_id: str, path: Path) -> None:
 @contextlib.contextmanager
 def datasets_below(root: Path) -> Iterator[None]:
     """Meanwhile Minari, which takes ids and no paths, makes data sets below this directory."""
-    with _root_lock:
+    with root_lock:
         before = os.environ.get(_ROOT)
         os.environ[_ROOT] = str(root)
         try:

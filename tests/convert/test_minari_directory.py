@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,3 +111,52 @@ def test_a_disk_without_room_is_seen_before(tmp_path, monkeypatch):
     with pytest.raises(DiskFullError, match="takes 264 bytes or more, and 240 are free"):
         check_space(buffer, 11, tmp_path)
     assert shutil.disk_usage is minari_directory.shutil.disk_usage
+
+
+def test_an_error_leaves_the_namespace_that_another_export_has_just_made(root):
+    namespace = root / "deep" / "namespace_metadata.json"
+
+    def fail():
+        with new_dataset("deep/pong-v0"):
+            namespace.parent.mkdir()
+            namespace.write_text("{}")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert namespace.exists()
+
+
+def test_one_that_comes_at_the_last_moment_is_named(root, monkeypatch):
+    make, wanted = minari_directory._make_namespaces, "deep/pong-v0"
+
+    def overtaken(*arguments):
+        make(*arguments)
+        write(root, wanted, "theirs")
+
+    monkeypatch.setattr(minari_directory, "_make_namespaces", overtaken)
+
+    def export():
+        with new_dataset(wanted) as own:
+            write(own, wanted)
+
+    with pytest.raises(InvalidInputError, match=f"{wanted} is there already"):
+        export()
+    assert (root / wanted / "data" / "main.txt").read_text() == "theirs"
+
+
+def test_an_export_waits_for_the_root_while_another_thread_has_it_elsewhere(root, tmp_path):
+    places = []
+
+    def export():
+        with new_dataset("pong-v0") as own:
+            write(own, "pong-v0")
+            places.append(own)
+
+    thread = threading.Thread(target=export)
+    with datasets_below(tmp_path / "hidden"):
+        thread.start()
+        thread.join(0.2)  # without the lock it would be done by then
+    thread.join()
+    assert [place.is_relative_to(root) for place in places] == [True]
+    assert (root / "pong-v0" / "data" / "main.txt").exists()
