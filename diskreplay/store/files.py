@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from diskreplay.errors import StorageError
+from diskreplay.store import modes
 from diskreplay.store.at_once import at_once
 from diskreplay.store.paths import file_system, is_in_memory
 from diskreplay.store.system_errors import explained, translated
@@ -40,6 +41,7 @@ def _make_dirs(path: str, *, below_parent: bool = False) -> None:
     # Once for each segment: from the bottom up, as text, a third of what `Path.mkdir` takes.
     try:
         os.mkdir(path)
+        modes.let_owner_use(path)
     except FileNotFoundError:
         parent = os.path.dirname(path)
         if below_parent or parent == path:  # /proc says so of whatever one makes in it
@@ -91,6 +93,7 @@ def allocate(path: Path, size: int) -> int:
     with explained(path, "cannot allocate the segment"):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
+            modes.let_owner_use(fd)
             os.ftruncate(fd, size)
             promise(fd, size)
         except BaseException:
@@ -123,7 +126,7 @@ def blank(path: Path, size: int) -> None:
         # To be written by those who may write to its directory: the umask that gave the directory
         # its mode gives a new file the same. To ask for the umask is to change it for a moment,
         # for all threads.
-        _change_mode(path, add=os.stat(path.parent).st_mode & _WRITE_BITS)
+        modes.change(path, add=os.stat(path.parent).st_mode & _WRITE_BITS)
     fd = open_to_write(path)
     try:
         # By writing, and not through a mapping: where the file system has to find new room, since
@@ -132,10 +135,6 @@ def blank(path: Path, size: int) -> None:
             write_at(fd, path, _ZEROS[: size - start], start)
     finally:
         os.close(fd)
-
-
-def _change_mode(path: Path, *, add: int = 0, drop: int = 0) -> None:
-    os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~drop | add)
 
 
 def is_there(path: Path) -> bool:
@@ -213,6 +212,8 @@ def open_plain(path: Path, flags: int) -> int:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise _not_plain(path)
+    if flags & os.O_CREAT:
+        modes.let_owner_use(fd)
     return fd
 
 
@@ -243,6 +244,7 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], *, length: int | Non
     """Write a new file in one go; `length` extends it with a hole of zeros. Not synced."""
     with explained(path, "cannot write the file"):
         with open(path, "wb") as file:
+            modes.let_owner_use(file.fileno())
             for piece in pieces:
                 file.write(piece)
             if length is not None:
@@ -403,13 +405,14 @@ def copy(source: Path, target: Path) -> None:
     """Copy a file's bytes. Not synced."""
     with explained(target, f"cannot copy {source} to it"):
         shutil.copyfile(source, target)
+        modes.let_owner_use(target)
 
 
 def seal(path: Path) -> None:
     """Make a file read-only: checkpoints share it from now on. Who could read it still can, and
     nobody else."""
     with explained(path, "cannot make the segment read-only"):
-        _change_mode(path, drop=_WRITE_BITS)
+        modes.change(path, drop=_WRITE_BITS)
 
 
 def remove(path: Path) -> None:

@@ -10,7 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from diskreplay.store import files, tempfiles
+from diskreplay.store import files, modes, tempfiles
 from diskreplay.store.outside import check_outside
 from diskreplay.store.system_errors import explained
 
@@ -25,6 +25,7 @@ def make() -> tempfiles.Workspace:
     with explained(shared, "cannot make a directory for a temporary store"):
         try:
             os.mkdir(shared, 0o700)
+            modes.let_owner_use(shared)
         except FileExistsError:
             about = os.lstat(shared)
             ours = about.st_uid == os.geteuid() and not about.st_mode & 0o077

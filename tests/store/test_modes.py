@@ -1,11 +1,13 @@
 """Who may read and write the files of a store: as the umask says, of all of them."""
 
+import errno
 import os
 
 import pytest
 
-from diskreplay.store import files
+from diskreplay.store import files, modes
 from tests.disks import needs_leases
+from tests.permission import run_under_modes
 from tests.processes import run
 
 # Frames of a megabyte a segment, whose files are used again once the ring has turned.
@@ -80,3 +82,74 @@ def test_a_file_that_is_used_again_is_for_those_of_a_new_one(tmp_path, directory
     files.blank(below / "a", 3)
     assert (below / "a").read_bytes() == bytes(3)
     assert (below / "a").stat().st_mode & 0o777 == blank
+
+
+# A umask that denies the owner, for a while, and what is made meanwhile.
+DENY = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+import diskreplay
+from diskreplay.store import temporary
+from tests.numbered import FRAME, ROWS, add
+
+at = Path(sys.argv[1])
+buffer = diskreplay.ReplayBuffer(
+    at / "store", observation_space=Box(0, 255, FRAME, np.uint8), action_space=Discrete(4),
+    compressor=sys.argv[3], capacity=8 * ROWS, segment_rows=ROWS,
+)
+os.umask(int(sys.argv[2], 8))
+attempt("add", lambda: add(buffer, 3 * ROWS))
+attempt("flush", buffer.flush)
+attempt("save", lambda: buffer.save(at / "new" / "checkpoints", 1))
+attempt("temporary", lambda: temporary.make().remove())
+os.umask(0o022)
+attempt("add", lambda: add(buffer, ROWS))
+attempt("save", lambda: buffer.save(at / "new" / "checkpoints", 2))
+attempt("close", buffer.close)
+saved = at / "new" / "checkpoints" / "replay_ckpt.2"
+for path in (at / "store", saved):
+    with diskreplay.open(path) as reader:
+        print(len(reader.take("reward", np.arange(*reader.bounds[0]))) == 4 * ROWS)
+"""
+
+
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+@pytest.mark.parametrize("umask", [0o377, 0o777])
+def test_what_is_made_under_a_umask_that_denies_the_owner_can_be_used(
+    tmp_path, monkeypatch, umask, compressor
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    lines = run_under_modes(DENY, tmp_path, oct(umask), compressor).splitlines()
+    assert [line.partition(": ")[2] for line in lines[:7]] == ["went through"] * 7
+    assert lines[7:] == ["True", "True"]
+
+
+@pytest.mark.parametrize("umask", [0o377, 0o777])
+def test_the_owner_may_use_each_kind_of_file(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        files.make_dirs(tmp_path / "a" / "b")
+        files.write(tmp_path / "a" / "written", [b"x"])
+        files.copy(tmp_path / "a" / "written", tmp_path / "a" / "copied")
+        os.close(files.allocate(tmp_path / "a" / "allocated", 3))
+        os.close(files.open_plain(tmp_path / "a" / "lock", os.O_RDWR | os.O_CREAT))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    made = dict.fromkeys(["written", "copied", "allocated", "lock"], 0o600)
+    assert modes == {"a": 0o700, "b": 0o700, **made}
+
+
+def test_a_file_system_that_has_modes_of_its_own_is_left_as_it_is(tmp_path, monkeypatch):
+    def refused(path, mode):
+        raise PermissionError(errno.EPERM, "Operation not permitted", path)
+
+    monkeypatch.setattr(modes.os, "chmod", refused)
+    before = os.umask(0o200)
+    try:
+        files.make_dirs(tmp_path / "a")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o577

@@ -26,7 +26,7 @@ import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError, DiskReplayError, StorageError, StorePermissionError
-from diskreplay.store import file_locks, files, leases, listing, mapping, spare_files
+from diskreplay.store import file_locks, files, leases, listing, mapping, modes, spare_files
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EMFILE, errno.EINTR)
 KINDS = {errno.ENOSPC: DiskFullError, errno.EACCES: StorePermissionError}
@@ -86,7 +86,7 @@ class Faults:
         with ExitStack() as stack:
             # Small files are used again, as large ones are.
             stack.enter_context(mock.patch.object(spare_files, "_LARGE", 1))
-            for module in (files, file_locks, leases, mapping):
+            for module in (files, file_locks, leases, mapping, modes):
                 double = SimpleNamespace(**vars(os))
                 for name in _OF_OS:
                     setattr(double, name, self.wrap(name, getattr(os, name)))
