@@ -69,8 +69,10 @@ class Fetcher:
             listing = build / manifest.NAME
             files.make_dirs(listing.parent)
             files.write(listing, [wanted.listing.encode()])
-            files.sync([*(build / key for key in contents.files), listing])
-            files.sync_dirs([build, *(path for path in build.rglob("*") if path.is_dir())])
+            made = [*(build / key for key in contents.files), listing]
+            files.sync(made)
+            # Not as they are found: that raises a bare error where the directory has vanished.
+            files.sync_dirs({up for one in made for up in one.parents if up.is_relative_to(build)})
             room.put_in_place(build)
         return target
 
@@ -185,10 +187,13 @@ def _allocate(path: Path, size: int) -> None:
 def _is_there(target: Path, wanted: Document) -> bool:
     """Whether that checkpoint is there already, and all of its bytes are right."""
     try:
-        there = manifest.read_whole(target).files
-        if (target / manifest.NAME).read_text() != wanted.listing:
+        there, listing = manifest.read_whole_and_bytes(target)
+        if listing != wanted.listing.encode():
             return False
-        return all(is_sound(target / key, there[key], wanted.parts[key].crc32c) for key in there)
+        return all(
+            is_sound(target / key, seal, wanted.parts[key].crc32c)
+            for key, seal in there.files.items()
+        )
     except (DiskReplayError, OSError, ValueError):
         return False
 

@@ -18,8 +18,11 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.contents = manifest.read_whole(path)
-        self.listing = (path / manifest.NAME).read_text()
+        self.contents, listing = manifest.read_whole_and_bytes(path)
+        try:
+            self.listing = listing.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptCheckpointError(f"{path / manifest.NAME}: {error}; not pushed") from error
         attributes = format.read_attributes(path)
         self.rows = document.rows_of(attributes)
         try:

@@ -207,9 +207,17 @@ def encode(document: dict[str, Any]) -> bytes:
 
 def read_json(path: Path, **how: Any) -> Any:
     """JSON of bounded size, read as `json.loads` is told, or a `FormatError`."""
+    return _json_in(_bounded(path), path, **how)
+
+
+def _bounded(path: Path) -> bytes:
     data = files.read(path, _LARGEST_JSON)
     if len(data) > _LARGEST_JSON:
         raise FormatError(f"{path}: larger than any metadata of this format")
+    return data
+
+
+def _json_in(data: bytes, path: Path, **how: Any) -> Any:
     try:
         return json.loads(data, **how)
     except (ValueError, RecursionError) as error:
@@ -218,10 +226,16 @@ def read_json(path: Path, **how: Any) -> Any:
 
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON object of bounded size, or a `FormatError`."""
-    document = read_json(path, parse_constant=_finite, parse_float=_finite)
+    return read_document_and_bytes(path)[0]
+
+
+def read_document_and_bytes(path: Path) -> tuple[dict[str, Any], bytes]:
+    """The same, with the bytes that say so: a second look could find another file there."""
+    data = _bounded(path)
+    document = _json_in(data, path, parse_constant=_finite, parse_float=_finite)
     if not isinstance(document, dict):
         raise FormatError(f"{path}: a JSON object was expected, found {type(document).__name__}")
-    return document
+    return document, data
 
 
 def _finite(text: str) -> float:

@@ -101,13 +101,18 @@ def read(path: Path) -> Manifest:
     CorruptCheckpointError, FormatError
         It is damaged.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Manifest, bytes]:
     listing = path / NAME
     if not files.is_file(listing):
         raise IncompleteCheckpointError(
             f"{listing}: missing, so this is no whole checkpoint; load another one"
         )
     try:
-        return parse(format.read_document(listing))
+        document, data = format.read_document_and_bytes(listing)
+        return parse(document), data
     except ValueError as error:
         raise CorruptCheckpointError(f"{listing}: {error}") from error
 
@@ -122,7 +127,12 @@ def read_whole(path: Path) -> Manifest:
     CorruptCheckpointError, FormatError
         A file is short or long, or the manifest itself is damaged.
     """
-    manifest = read(path)
+    return read_whole_and_bytes(path)[0]
+
+
+def read_whole_and_bytes(path: Path) -> tuple[Manifest, bytes]:
+    """The same, with the bytes of the manifest: a second look could find another checkpoint's."""
+    manifest, data = _read(path)
     missing = []
     for key, seal in manifest.files.items():
         try:
@@ -147,4 +157,4 @@ def read_whole(path: Path) -> Manifest:
             f"{path}: {missing[0]}{more} missing; nothing was loaded: restore it, or load another "
             "checkpoint"
         )
-    return manifest
+    return manifest, data

@@ -308,3 +308,20 @@ def test_kills_amid_pull(tmp_path, urls, record_property):
         assert not list(target.glob(".*"))
         shutil.rmtree(target)
     record_property("killed", killed)
+
+
+def test_a_pull_does_not_look_for_the_directories_that_it_has_made(
+    run, remote, tmp_path, monkeypatch
+):
+    """Such a look raises a bare FileNotFoundError where they vanish meanwhile."""
+    run.add(100)
+    path, one, place, look = run.save(1), remote(), tmp_path / "pulled", os.scandir
+    one.push(path)
+
+    def overtaken(at="."):
+        if str(at).endswith(path.name) and place.exists():
+            place.rename(tmp_path / "moved")
+        return look(at)
+
+    monkeypatch.setattr(os, "scandir", overtaken)
+    assert same(path, one.pull(1, place))

@@ -1,6 +1,7 @@
 """A checkpoint as a push reads it: how long files are, and which are damaged."""
 
 import json
+import os
 
 import pytest
 
@@ -60,6 +61,36 @@ def test_each_flipped_bit_is_seen(path):
             source.read(key)
         (path / key).write_bytes(data)
         source.read(key)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_all_is_of_one_manifest_where_it_is_replaced_or_vanishes_meanwhile(
+    path, monkeypatch, replaced
+):
+    listing, look = path / manifest.NAME, os.stat
+    text = listing.read_text()
+
+    def overtaken(at, *args, **named):
+        if str(at).endswith("reward/zarr.json"):  # after the manifest was read
+            listing.unlink(missing_ok=True)
+            if replaced:
+                document = json.loads(text) | {"saved_at": "2020-01-01T00:00:00+00:00"}
+                listing.write_text(json.dumps(document))
+        return look(at, *args, **named)
+
+    monkeypatch.setattr(os, "stat", overtaken)
+    source = Source(path)
+    monkeypatch.undo()
+    assert not replaced or listing.read_text() != text
+    assert source.listing == text
+    assert source.contents == manifest.parse(json.loads(text))
+
+
+def test_a_manifest_that_is_no_utf_8_is_refused(path):
+    listing = path / manifest.NAME
+    listing.write_bytes(listing.read_text().encode("utf-16"))
+    with pytest.raises(CorruptCheckpointError, match="not pushed"):
+        Source(path)
 
 
 def test_metadata_that_name_no_fields_are_refused(path):
