@@ -16,6 +16,7 @@ from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
 from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.convert.unpickling import PickledSumTree, pickled_sum_tree
 from diskreplay.errors import CorruptCheckpointError, SchemaError
+from diskreplay.locks import one_call
 from diskreplay.store import checkpoint_names
 from diskreplay.store.paths import local
 
@@ -36,6 +37,7 @@ class Checkpointing(Signature, Facade):
             return np.empty((len(slots), *element.shape), element.dtype)
         return self._ring.read(element.column, slots)
 
+    @one_call
     def save(self, checkpoint_dir: str | os.PathLike[str], iteration_number: int) -> None:
         """Write a checkpoint.
 
@@ -83,6 +85,7 @@ class Checkpointing(Signature, Facade):
             if stale >= 0:
                 GzFiles(files.directory, stale).remove(contents)
 
+    @one_call
     def load(self, checkpoint_dir: str | os.PathLike[str], suffix: int | str) -> None:
         """Go back to a checkpoint of either kind, ReAgent's own included; all or nothing.
 
