@@ -73,6 +73,7 @@ class BufferOnDisk(PickledBuffer):
             super().reset(keep_statistics)
             return
         self._rows.slots._check_open()
+        self._rows.slots._turn()  # before: what is refused then would be forgotten here alone
         with self._rows.taking_out():  # or of several lanes some would be forgotten, and others not
             super().reset(keep_statistics)
 
@@ -82,6 +83,7 @@ class BufferOnDisk(PickledBuffer):
         if self._rows is None:
             yield
             return
+        self._rows.slots._turn()  # before: Tianshou counts rows first
         before = self._places()
         with self._rows.adding():
             try:

@@ -206,6 +206,19 @@ def test_a_handler_that_adds_amid_sample(tmp_path, kind):
     at_each_place(ring, lambda: check_parts(*ring.sample()), 7)
 
 
+@pytest.mark.parametrize("kind", [Tianshou, PrioritizedTianshou, VectorTianshou])
+@pytest.mark.parametrize("inner", ["add", "reset"])
+def test_a_call_amid_a_read_of_the_slots(tmp_path, kind, inner):
+    """A transition was counted, or all were forgotten, and on the disk it was not so."""
+    ring = filled(kind, tmp_path / "store")
+    with ring.buffer.disk._lock, pytest.raises(ReentryError):
+        ring.add() if inner == "add" else ring.buffer.reset()
+    ring.check()
+    ring.add()
+    ring.check()
+    ring.buffer.close()
+
+
 @pytest.mark.parametrize("kind", [Sb3, Tianshou])
 def test_a_handler_that_pickles_amid_add(kind):
     """The pickle had the new row, and not what is known of it in memory."""
