@@ -48,7 +48,9 @@ class ActorRows(RowBuffer):
         automatic : bool
             Whether a thread takes the actors' rows into the store whenever there are some, and
             `save`, `flush` and `close` take those that were added before. With False only `drain`
-            and `close` do, for loops that are to be reproducible.
+            and `close` do, for loops that are to be reproducible. The thread that calls `drain`
+            must not add more rows between two calls than a ring has: that `add` waits for ever,
+            since whether another thread is to call `drain` cannot be known.
 
         Returns
         -------

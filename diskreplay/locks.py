@@ -1,15 +1,19 @@
 """Locks that Ctrl-C cannot leave held."""
 
 import _thread
+import functools
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat, starmap
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from diskreplay import fork
 from diskreplay.errors import ReentryError, UsageError
 
 Found = TypeVar("Found")
+Owner = TypeVar("Owner")
+Given = ParamSpec("Given")
 
 # Who waits for a condition looks again so often: a signal may cut `notify_all`, which is Python,
 # before it has told anybody.
@@ -83,14 +87,59 @@ def turn_of(lock: Lock, what: str, buffer: Any) -> Lock:
         end whoever has the lock may wait.
     """
     if lock._is_owned():  # type: ignore[attr-defined]
-        raise ReentryError(
-            f"{what}: called amid another call of the same thread, which goes on: by a signal "
-            "handler, a __del__ or a callback. Let a handler set a flag, and call this when that "
-            "is done"
-        )
+        raise _amid_a_call(what)
     if buffer is not None and buffer._pid == fork.pid:  # else a child's copy, which says so itself
         buffer._turn()
     return lock
+
+
+def _amid_a_call(what: str) -> ReentryError:
+    return ReentryError(
+        f"{what}: called amid another call of the same thread, which goes on: by a signal "
+        "handler, a __del__ or a callback. Let a handler set a flag, and call this when that "
+        "is done"
+    )
+
+
+# Who is amid which call: thread, and id of what is called. Not an attribute of that, which may be
+# pickled or copied amid the call.
+_calls: set[tuple[int, int]] = set()
+
+
+def one_call(
+    method: Callable[Concatenate[Owner, Given], Found],
+) -> Callable[Concatenate[Owner, Given], Found]:
+    """The method, for an object with memory of its own beside a buffer: a thread is amid one call
+    of such methods of it.
+
+    It raises a ReentryError when a signal handler, say, calls it amid another one, which is half
+    done. Other threads do not wait: unlike a lock this guards nothing between them. A method that
+    has this calls no other one of the same object that has it, too.
+    """
+
+    get_ident, calls, enter, leave = _thread.get_ident, _calls, _calls.add, _calls.discard
+
+    @functools.wraps(method)
+    def call(self: Owner, /, *args: Given.args, **options: Given.kwargs) -> Found:
+        mine = get_ident(), id(self)
+        if mine in calls:
+            raise _amid_a_call(f"{type(self).__name__}.{method.__name__}")
+        try:
+            enter(mine)
+            return method(self, *args, **options)
+        finally:
+            leave(mine)
+
+    return call
+
+
+def _forget_others() -> None:
+    """In a child: what threads of the parent were amid, which are not here."""
+    mine = _thread.get_ident()
+    _calls.difference_update([each for each in _calls if each[0] != mine])
+
+
+os.register_at_fork(after_in_child=_forget_others)
 
 
 def holding(locks: Sequence[Lock], call: Callable[[], Found]) -> Found:

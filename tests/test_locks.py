@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import call_guard
-from diskreplay.locks import Lock, busy_in, holding, taking, wait_for
+from diskreplay import call_guard, locks
+from diskreplay.errors import ReentryError
+from diskreplay.locks import Lock, busy_in, holding, one_call, taking, wait_for
 from diskreplay.store import column_files, maintenance, rwlock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -418,3 +420,39 @@ def test_a_lock_of_another_thread_is_waited_for():
     waiting.join()
     assert passed.is_set()
     assert not lock.locked()
+
+
+class Counter:
+    """Calls what it is given amid a call."""
+
+    @one_call
+    def count(self, meanwhile=None):
+        return None if meanwhile is None else meanwhile()
+
+    @one_call
+    def other(self):
+        return "other"
+
+
+def test_one_call_at_a_time_of_one_object_by_one_thread():
+    counter, another = Counter(), Counter()
+    for call in (counter.count, counter.other):
+        with pytest.raises(ReentryError, match=r"Counter\."):
+            counter.count(call)
+    assert counter.count(another.other) == "other"
+    with ThreadPoolExecutor(1) as pool:
+        assert counter.count(lambda: pool.submit(counter.other).result(60)) == "other"
+    with pytest.raises(ZeroDivisionError):
+        counter.count(lambda: 1 / 0)
+    assert counter.other() == "other"
+    assert locks._calls == set()
+
+
+def test_calls_of_other_threads_are_not_those_of_a_child():
+    mine, others = (threading.get_ident(), 1), (threading.get_ident() + 1, 1)
+    locks._calls.update([mine, others])
+    try:
+        locks._forget_others()
+        assert locks._calls == {mine}
+    finally:
+        locks._calls.clear()

@@ -12,6 +12,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay.closing import Closing
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import ClosedError, FormatError
+from diskreplay.locks import one_call
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files, numbers, private
 from diskreplay.store.paths import resolved
@@ -164,12 +165,14 @@ class Facade(Closing):
         """The store's directory; None for a temporary one that the first row has yet to make."""
         return self._ring.path if self._ring is not None else self._path
 
+    @one_call
     def flush(self) -> None:
         """Make everything durable, also against a power cut; rows outlive a kill without it."""
         if self._ring is not None:
             self._hand_over(self._ring, closing=False)
             self._ring.flush()
 
+    @one_call
     def close(self) -> None:
         """Flush and release the store. A temporary store is removed. Closing twice is fine."""
         self._is_closed = True

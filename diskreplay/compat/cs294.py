@@ -13,6 +13,7 @@ from diskreplay.compat.base import Facade
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError, UsageError
 from diskreplay.given_numbers import is_integer, whole
+from diskreplay.locks import one_call
 from diskreplay.spaces import box
 from diskreplay.validation import fit_reward
 
@@ -129,6 +130,7 @@ class ReplayBuffer(Facade):
 
     # -- storing
 
+    @one_call
     def store_frame(self, frame: Any) -> int:
         """Store what the agent sees.
 
@@ -193,6 +195,7 @@ class ReplayBuffer(Facade):
             )
         return frame
 
+    @one_call
     def store_effect(self, idx: int, action: int, reward: float, done: bool) -> None:
         """Complete a row: what was done after its frame, and what came of it.
 
@@ -299,6 +302,7 @@ class ReplayBuffer(Facade):
         """Rows before this one have an effect and a next frame."""
         return max(min(self._count - 1, self._count - len(self._waiting)), self._oldest)
 
+    @one_call
     def sample(self, batch_size: int) -> tuple[np.ndarray, ...]:
         """Draw different transitions.
 

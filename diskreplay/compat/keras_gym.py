@@ -10,6 +10,7 @@ from diskreplay.brief import brief
 from diskreplay.compat.base import Facade, is_kind
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.locks import one_call
 from diskreplay.spaces import box
 from diskreplay.store.field import Field
 from diskreplay.validation import fit
@@ -157,6 +158,7 @@ class ExperienceReplayBuffer(Facade):
         if len(rows) and not dones[-1] and not ring.column("is_final")[-1]:
             self._start = int(self._starts[slots[-1]])
 
+    @one_call
     def add(self, s: Any, a: Any, r: float, done: bool, episode_id: int) -> None:
         """Record one step.
 
@@ -271,6 +273,7 @@ class ExperienceReplayBuffer(Facade):
 
     # -- sampling
 
+    @one_call
     def sample(self) -> tuple[np.ndarray, ...]:
         """Draw a batch of transitions, uniformly and with replacement.
 
@@ -345,6 +348,7 @@ class ExperienceReplayBuffer(Facade):
                 window[:, i] = np.where(older[:, i], window[:, i + 1], window[:, i])
         return window
 
+    @one_call
     def clear(self) -> None:
         """Forget all rows."""
         ring = self._ring

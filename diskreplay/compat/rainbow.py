@@ -11,6 +11,7 @@ from diskreplay.compat.base import Facade
 from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree, as_indices
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.locks import one_call
 from diskreplay.signals import undisturbed
 from diskreplay.spaces import box
 from diskreplay.store.priorities import LARGEST_LEAF
@@ -79,6 +80,7 @@ class ReplayBuffer(Facade):
         ):  # fmt: skip
             values[slots] = ring.column(field)
 
+    @one_call
     def store(self, obs: Any, act: Any, rew: float, next_obs: Any, done: bool) -> None:
         """Record one transition; all of it is kept as float32.
 
@@ -125,6 +127,7 @@ class ReplayBuffer(Facade):
             raise ShapeError(f"{name}: shape ({self._obs_dim},) expected, found {row.shape}")
         return row
 
+    @one_call
     def sample_batch(self) -> dict[str, np.ndarray]:
         """Draw different transitions, with `numpy.random.choice`.
 
@@ -268,6 +271,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.min_tree.leaves[slot] = leaf
         super()._took(number, act, rew, done, next_obs)
 
+    @one_call
     def sample_batch(self, beta: float = 0.4) -> dict[str, Any]:
         """Draw transitions, one from each of as many equal parts of the sum as a batch has.
 
@@ -303,6 +307,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         weights = (tree.leaves[slots] / total * self.size) ** -beta / largest
         return {**self._batch(slots), "weights": weights, "indices": slots.tolist()}
 
+    @one_call
     def update_priorities(self, indices: Any, priorities: Any) -> None:
         """Set the priorities of rows; of equal indices the last one counts.
 

@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay.extensions import needed
+from diskreplay.locks import one_call
 
 with needed("diskreplay.integrations.cleanrl needs PyTorch", "torch"):
     import torch
@@ -120,6 +121,7 @@ class ReplayBuffer(DiskTransitions):
         """Transitions of each env that are there."""
         return self.buffer_size if self.full else self.pos
 
+    @one_call
     def sample(self, batch_size: int, env: None = None) -> ReplayBufferSamples:
         """Transitions as tensors, evenly drawn with replacement.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from diskreplay.integrations.packed_checkpoint import check_is_kept, packed, unpacked
 from diskreplay.integrations.transition_ring import TransitionRing
+from diskreplay.locks import one_call
 from diskreplay.one_checkpoint import loaded_with
 from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import SharedBuffer, shared
@@ -92,6 +93,7 @@ class Checkpointed:
 
         return ring.buffer.save(directory, number, attachments={_MEMORY: write}, keep=keep)
 
+    @one_call
     def __getstate__(self) -> dict[str, Any]:
         self._look()
         inherited = super().__getstate__()
@@ -151,6 +153,7 @@ class Checkpointed:
             return temporary.make()
         return Workspace(Path(os.path.realpath(self._disk.path)), "tmp", takes_place=False)
 
+    @one_call
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy that can only be read: the rows of now, linked and not copied."""
         self._look()

@@ -1,11 +1,9 @@
 """A whole run in one checkpoint: rows, networks, optimizers, generators and the environment."""
 
 import contextlib
-import copy
 import functools
 import os
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -22,8 +20,9 @@ from diskreplay.errors import (
 )
 from diskreplay.integrations.env_state import EnvState
 from diskreplay.integrations.generator_states import GLOBAL, holders, set_state, state_of
-from diskreplay.integrations.plain_state import check_plain
+from diskreplay.integrations.plain_state import check_plain, copied
 from diskreplay.integrations.run_fit import check_fit, parameters_of
+from diskreplay.locks import one_call
 from diskreplay.one_checkpoint import only
 from diskreplay.opening import checkpoints
 from diskreplay.signals import undisturbed
@@ -147,6 +146,7 @@ class RunState:
         """What the environment may not hold, by name: it would draw from a copy after a load."""
         return _global_generators(GLOBAL.keys() - {*self._rng})
 
+    @one_call
     def save(self, number: int | str, /, **extras: Any) -> Path:
         """Write a checkpoint of this moment.
 
@@ -190,6 +190,7 @@ class RunState:
             attachments[ENVIRONMENT] = self._env.take()
         return self._buffer.save(self._place, number, attachments=attachments, keep=self._keep)
 
+    @one_call
     def load(self, number: int | str | None = None) -> tuple[int | str | None, dict[str, Any]]:
         """Go back to a checkpoint; all or nothing.
 
@@ -229,6 +230,14 @@ class RunState:
 
     def _load_all(self, number: int | str | None) -> tuple[Checkpoint, dict[str, Any]] | None:
         """Load a checkpoint whose parts fit, and say what `agent.pt` has."""
+        if isinstance(self._place, Path):
+            return self._load_located(number)
+        assert hasattr(self._buffer, "_remote_saver")  # as `__init__` saw
+        # Until all is loaded: a `save` of another thread would replace what was fetched.
+        with self._buffer._remote_saver().turn(self._place):
+            return self._load_located(number)
+
+    def _load_located(self, number: int | str | None) -> tuple[Checkpoint, dict[str, Any]] | None:
         if (located := self._located(number)) is None:
             return None
         found = self._next(*located)
@@ -284,7 +293,7 @@ class RunState:
         parts: list[tuple[str, Callable[[Any], Any], Any, Callable[[], Any]]] = []
         for kind, mine in (("modules", self._modules), ("optimizers", self._optimizers)):
             for name, each in mine.items():
-                where, state = f"{kind}[{name!r}]", _copied(each.state_dict())
+                where, state = f"{kind}[{name!r}]", copied(each.state_dict())
                 give = each.load_state_dict
                 parts.append((where, give, agent[kind][name], functools.partial(give, state)))
         for name in self._rng:
@@ -434,15 +443,3 @@ def _global_generators(names: Iterable[str]) -> dict[str, Any]:
         for name in names
         for number, each in enumerate(found[name])
     }
-
-
-def _copied(value: Any) -> Any:
-    """A state as it is now, its tensors on the CPU: what it is of may be changed."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if type(value) in (dict, OrderedDict):
-        copied = {key: _copied(inner) for key, inner in value.items()}
-        return copied if type(value) is dict else OrderedDict(copied)
-    if type(value) in (list, tuple):
-        return type(value)(_copied(inner) for inner in value)
-    return copy.deepcopy(value)

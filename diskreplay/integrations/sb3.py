@@ -15,12 +15,13 @@ weights, bit for bit. ``docs/sb3.md`` says what differs.
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay.extensions import needed
+from diskreplay.locks import one_call
 
 with needed("diskreplay.integrations.sb3 needs Stable-Baselines3", "sb3"):
     import torch
@@ -38,6 +39,7 @@ from diskreplay.batch import mapped
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.sb3_like import DiskTransitions
+from diskreplay.integrations.sb3_samples import PrioritizedSamples
 
 __all__ = [
     "DiskReplayBuffer",
@@ -134,6 +136,7 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
             prefetch,
         ))  # fmt: skip
 
+    @one_call
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Transitions as tensors, drawn by SB3; with `prefetch` by the buffer on disk."""
         if not self._disk.prefetch:
@@ -219,7 +222,14 @@ class DiskNStepReplayBuffer(NStepReplayBuffer, DiskReplayBuffer):
         return {"update_horizon": self.n_steps, "gamma": self.gamma}
 
 
-class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
+class _WithoutEpisodes(DiskDictReplayBuffer):
+    """What `HerReplayBuffer` adds to: amid a call of its own."""
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        self._add(obs, next_obs, action, reward, done, infos)
+
+
+class DiskHerReplayBuffer(HerReplayBuffer, _WithoutEpisodes):
     """SB3's `HerReplayBuffer` with the observations on disk.
 
     Parameters
@@ -277,6 +287,12 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         self.env = None
         DiskDictReplayBuffer.__setstate__(self, state)
 
+    @one_call
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """As `DiskReplayBuffer.add`, and know of its episodes."""
+        super().add(obs, next_obs, action, reward, done, infos)
+
+    @one_call
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """As `HerReplayBuffer.sample`, which looks at its episodes first."""
         self._look()
@@ -297,29 +313,6 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
             self.ep_start[slots, env] = np.repeat(slots[starts], lengths)
             self.ep_length[slots, env] = np.repeat(lengths, lengths)
         self._current_ep_start[:] = self._pos
-
-
-class PrioritizedSamples(NamedTuple):
-    """SB3's samples, and what prioritized replay needs of them.
-
-    Attributes
-    ----------
-    observations, actions, next_observations, dones, rewards, discounts
-        As in SB3's samples; observations are a dict of tensors for a Dict space.
-    weights : Tensor of float32, shape (batch, 1)
-        Importance weights, the batch's largest 1.
-    ids : ndarray of int64, shape (batch,)
-        For `update_priorities`.
-    """
-
-    observations: Any
-    actions: "torch.Tensor"
-    next_observations: Any
-    dones: "torch.Tensor"
-    rewards: "torch.Tensor"
-    discounts: "torch.Tensor"
-    weights: "torch.Tensor"
-    ids: np.ndarray
 
 
 class DiskPrioritizedReplayBuffer(DiskReplayBuffer):
@@ -376,6 +369,7 @@ class DiskPrioritizedReplayBuffer(DiskReplayBuffer):
             "alpha": self.alpha, "beta": self.beta,
         }  # fmt: skip
 
+    @one_call
     def sample(  # type: ignore[override] # weights and ids, too
         self, batch_size: int, env: Any = None
     ) -> PrioritizedSamples:

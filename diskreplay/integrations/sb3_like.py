@@ -6,10 +6,10 @@ drawing, relabelling and n-step code runs unchanged, and draws the same batches.
 """
 
 import os
-import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,18 @@ from diskreplay.errors import (
     FormatError,
     InvalidInputError,
     ReadOnlyError,
+    ReentryError,
     SchemaError,
 )
 from diskreplay.given_numbers import whole
+from diskreplay.integrations.action_spaces import dtype_of, stored_action_space
 from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
-from diskreplay.integrations.slot_array import Read, SlotArray
-from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
+from diskreplay.integrations.slot_array import SlotArray, reading
+from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf, padding_of
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.integrations.transition_rows import rows_for
+from diskreplay.locks import one_call
 from diskreplay.prefetch import MOST_DEPTH
 from diskreplay.shared_buffer import shared
 from diskreplay.store import files
@@ -53,6 +56,7 @@ class DiskTransitions(Checkpointed):
     handle_timeout_termination: bool
 
     _disk = DiskOptions()
+    _opener: int | None = None  # the thread that is opening the store
 
     # -- construction
 
@@ -74,7 +78,7 @@ class DiskTransitions(Checkpointed):
             )
         self._is_discrete = isinstance(self.action_space, gym_spaces.Discrete)
         shape = self.buffer_size, self.n_envs
-        self.actions = np.zeros((*shape, self.action_dim), _dtype_of(self.action_space))
+        self.actions = np.zeros((*shape, self.action_dim), dtype_of(self.action_space))
         self.rewards, self.dones, self.timeouts = (np.zeros(shape, np.float32) for _ in range(3))
         self._make_views()
         self._check_place()
@@ -100,7 +104,7 @@ class DiskTransitions(Checkpointed):
             views = {
                 leaf.name: SlotArray(
                     self.buffer_size, self.n_envs, leaf.shape, leaf.dtype,
-                    _reading(self, at, following),
+                    reading(self, at, following),
                 )
                 for at, leaf in enumerate(self._leaves)
             }  # fmt: skip
@@ -149,9 +153,22 @@ class DiskTransitions(Checkpointed):
 
     def _open(self, first: list[np.ndarray] | None) -> TransitionRing:
         """Open the store, or make it for these first observations."""
+        me = get_ident()
+        if self._opener == me:  # else the ring that this call makes would not be the store's
+            raise ReentryError(
+                f"{self._disk.path}: called by a signal handler, or a __del__, as this thread "
+                "opens it. Let a handler set a flag, and call the buffer when the step is done"
+            )
+        try:
+            self._opener = me
+            return self._opened(first)
+        finally:
+            self._opener = None
+
+    def _opened(self, first: list[np.ndarray] | None) -> TransitionRing:
         there = self._store_there()
         if there is None:
-            padding = self._padding_of(first)
+            padding = padding_of(self._disk.stack_padding, self._leaves, first)
         else:
             padding = read_attributes(there)["stack_padding"]
             if self._disk.stack_padding not in ("auto", padding):
@@ -169,15 +186,6 @@ class DiskTransitions(Checkpointed):
         self._handle, self._ring = handle, ring
         return ring
 
-    def _padding_of(self, first: list[np.ndarray] | None) -> Padding:
-        """What stands before the newest frame at the beginning: as declared, or as it is seen."""
-        if self._disk.stack_padding != "auto":
-            return self._disk.stack_padding
-        for leaf, observations in zip(self._leaves, first or [], strict=False):
-            if leaf.stack > 1 and not leaf.padded(observations, "zero").all():
-                return "reset"
-        return "zero"
-
     def _options_of_buffer(self, padding: Padding) -> dict[str, Any]:
         leaves = self._leaves
         stacks = {leaf.stack for leaf in leaves}
@@ -186,7 +194,7 @@ class DiskTransitions(Checkpointed):
             space = gym_spaces.Dict({leaf.name: leaf.frame_space for leaf in leaves})
         return {
             "observation_space": space,
-            "action_space": self._stored_action_space(),
+            "action_space": stored_action_space(self.action_space, self.action_dim),
             "capacity": self.n_envs * rows_for(self.buffer_size, max(stacks)),
             "num_envs": self.n_envs,
             "stack_size": stacks.pop() if len(stacks) == 1 else 1,
@@ -194,18 +202,6 @@ class DiskTransitions(Checkpointed):
             "compressor": self._disk.compressor,
             **self._of_engine(),
         }
-
-    def _stored_action_space(self) -> gym_spaces.Space[Any]:
-        """Of actions as the framework hands them over: one array of `action_dim` numbers."""
-        space, dtype = self.action_space, _dtype_of(self.action_space)
-        if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
-            return space
-        if isinstance(space, gym_spaces.MultiBinary):
-            return gym_spaces.MultiBinary(self.action_dim)
-        if dtype.kind == "f":  # scaled to this, whatever the bounds are
-            return gym_spaces.Box(-1.0, 1.0, (self.action_dim,), dtype)
-        assert isinstance(space, gym_spaces.Box)  # the frameworks take no others
-        return gym_spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=dtype)
 
     def _found(self, ring: TransitionRing) -> None:
         """Take over the transitions of a store that was there."""
@@ -258,6 +254,7 @@ class DiskTransitions(Checkpointed):
     def full(self, value: bool) -> None:
         self._full = value
 
+    @one_call
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Record a transition of each env.
 
@@ -283,6 +280,11 @@ class DiskTransitions(Checkpointed):
         StorageError
             The disk is full, say. In all these cases nothing was recorded.
         """
+        self._add(obs, next_obs, action, reward, done, infos)
+
+    def _add(
+        self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any
+    ) -> None:
         ring, n_envs = self._ring, self.n_envs
         if n_envs == 1 and ring is not None:
             if self._add_one(ring, obs, next_obs, action, reward, done, infos):
@@ -395,6 +397,7 @@ class DiskTransitions(Checkpointed):
             return self._leaves[0].joined(parts)
         return {leaf.name: leaf.joined(parts[leaf.name]) for leaf in self._leaves}
 
+    @one_call
     def reset(self) -> None:
         """Forget all transitions, on the disk too."""
         self._look()
@@ -403,6 +406,7 @@ class DiskTransitions(Checkpointed):
             self._ring.forget()
         self._pos, self._full = 0, False
 
+    @one_call
     def close(self) -> None:
         """Write down what the newest transitions led to, and release the store.
 
@@ -426,25 +430,3 @@ class DiskTransitions(Checkpointed):
         self._pos, self._full = 0, False
         for values in (self.actions, self.rewards, self.dones, self.timeouts):
             values[:] = 0
-
-
-def _dtype_of(actions: gym_spaces.Space[Any]) -> np.dtype:
-    dtype: np.dtype = np.dtype(actions.dtype)
-    return np.dtype(np.float32) if dtype == np.float64 else dtype
-
-
-def _reading(buffer: DiskTransitions, leaf_at: int, following: bool) -> Read:
-    """What a `SlotArray` reads of a buffer; no reference that would keep the buffer alive."""
-    referred = weakref.ref(buffer)
-
-    def read(slots: np.ndarray, envs: np.ndarray) -> np.ndarray:
-        owner = referred()
-        if owner is None:
-            raise ReferenceError("the replay buffer that these observations are of is gone")
-        owner._look()
-        leaf = owner._leaves[leaf_at]
-        if owner._ring is None:
-            return np.zeros((len(slots), *leaf.shape), leaf.dtype)
-        return owner._ring.observations(leaf_at, slots, envs, following=following)
-
-    return read

@@ -1,5 +1,6 @@
 """An array of observations by slot and env, without memory: it reads what is asked for."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -135,3 +136,20 @@ def _is_slice(part: Any) -> bool:
 
 def _is_all(rest: tuple[Any, ...]) -> bool:
     return all(part is Ellipsis or part == slice(None) for part in rest)
+
+
+def reading(buffer: Any, leaf_at: int, following: bool) -> Read:
+    """What a `SlotArray` reads of a buffer; no reference that would keep the buffer alive."""
+    referred = weakref.ref(buffer)
+
+    def read(slots: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        owner = referred()
+        if owner is None:
+            raise ReferenceError("the replay buffer that these observations are of is gone")
+        owner._look()
+        leaf = owner._leaves[leaf_at]
+        if owner._ring is None:
+            return np.zeros((len(slots), *leaf.shape), leaf.dtype)
+        return owner._ring.observations(leaf_at, slots, envs, following=following)
+
+    return read

@@ -1,5 +1,6 @@
 """One array of an observation: how it comes, as a stack of frames, and how its frames are kept."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -157,3 +158,16 @@ def same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     if len(one) == 1:
         return np.zeros(1, np.bool_)
     return np.array([a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True)])
+
+
+def padding_of(
+    declared: Literal["auto", "zero", "reset"], leaves: Sequence[StackedLeaf],
+    first: list[np.ndarray] | None,
+) -> Padding:  # fmt: skip
+    """What stands before the newest frame at the beginning: as declared, or as it is seen."""
+    if declared != "auto":
+        return declared
+    for leaf, observations in zip(leaves, first or [], strict=False):
+        if leaf.stack > 1 and not leaf.padded(observations, "zero").all():
+            return "reset"
+    return "zero"

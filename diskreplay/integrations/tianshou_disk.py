@@ -13,6 +13,7 @@ from diskreplay.integrations.batch_leaves import is_storable, leaves, path_of
 from diskreplay.integrations.disk_batch import DiskBatch
 from diskreplay.integrations.tianshou_leaves import DiskOptions
 from diskreplay.integrations.tianshou_pickle import PickledBuffer
+from diskreplay.locks import one_call
 from diskreplay.slot_view import SlotView
 
 
@@ -44,6 +45,7 @@ class BufferOnDisk(PickledBuffer):
             DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle, next_of, stack)
         )
 
+    @one_call
     def add(self, batch: Any, buffer_ids: Any = None) -> Any:
         """As Tianshou's. The transitions are on disk, whatever kills the process, when it returns.
 
@@ -59,12 +61,19 @@ class BufferOnDisk(PickledBuffer):
         with self._adding():
             return super().add(batch, buffer_ids)
 
+    @one_call
+    def sample(self, batch_size: int | None) -> Any:
+        """As Tianshou's."""
+        return super().sample(batch_size)
+
+    @one_call
     def reset(self, keep_statistics: bool = False) -> None:
         """As Tianshou's; see `LaneOnDisk.reset`."""
         if self._rows is None:
             super().reset(keep_statistics)
             return
         self._rows.slots._check_open()
+        self._rows.slots._turn()  # before: what is refused then would be forgotten here alone
         with self._rows.taking_out():  # or of several lanes some would be forgotten, and others not
             super().reset(keep_statistics)
 
@@ -74,6 +83,7 @@ class BufferOnDisk(PickledBuffer):
         if self._rows is None:
             yield
             return
+        self._rows.slots._turn()  # before: Tianshou counts rows first
         before = self._places()
         with self._rows.adding():
             try:
@@ -106,6 +116,7 @@ class BufferOnDisk(PickledBuffer):
         assert isinstance(found, Batch)
         return found
 
+    @one_call
     def update(self, buffer: ReplayBuffer) -> np.ndarray:
         """As Tianshou's."""
         if len(buffer) and self.maxsize and not self._meta.get_keys():
@@ -114,6 +125,7 @@ class BufferOnDisk(PickledBuffer):
         with self._adding():
             return super().update(buffer)
 
+    @one_call
     def set_batch(self, batch: Any) -> None:
         """As Tianshou's; the rows of a batch in memory are copied to the disk."""
         if isinstance(batch, DiskBatch):
@@ -128,6 +140,7 @@ class BufferOnDisk(PickledBuffer):
         with contextlib.nullcontext() if len(self) else self._adding():
             self._meta[np.arange(self.maxsize)] = batch
 
+    @one_call
     def dropnull(self) -> None:
         """As Tianshou's."""
         rows = self._rows
@@ -141,6 +154,7 @@ class BufferOnDisk(PickledBuffer):
                     self._meta[np.arange(len(kept))] = kept
             self._share()
 
+    @one_call
     def set_array_at_key(
         self, seq: Any, key: str, index: Any = None, default_value: Any = None
     ) -> None:

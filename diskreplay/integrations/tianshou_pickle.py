@@ -14,6 +14,7 @@ from diskreplay.integrations.packed_checkpoint import check_is_kept, packed, unp
 from diskreplay.integrations.tianshou_hdf5 import PARTS, write
 from diskreplay.integrations.tianshou_leaves import OPEN, DiskOptions
 from diskreplay.integrations.tianshou_state import SavedBuffer
+from diskreplay.locks import one_call
 from diskreplay.store import temporary
 from diskreplay.store.listing import next_number
 
@@ -40,6 +41,7 @@ class PickledBuffer(SavedBuffer):
             state.pop(name, None)
         return state
 
+    @one_call
     def __getstate__(self) -> dict[str, Any]:
         return self._pickled(self._options.pickle == "embed")
 
@@ -53,10 +55,10 @@ class PickledBuffer(SavedBuffer):
         path = self._options.path
         if path is None or embed:
             with temporary.make() as room:
-                saved: Any = packed(self.save(room.path, "embedded", keep=None))
+                saved: Any = packed(self._save(room.path, "embedded", None, None))
         else:
             directory = Path(self._options.checkpoints or f"{path}.checkpoints")
-            made = self.save(directory, next_number(directory), keep=self._options.keep)
+            made = self._save(directory, next_number(directory), None, self._options.keep)
             saved = os.fspath(made)
         state["_saved"] = saved, memory
         return state
@@ -94,12 +96,14 @@ class PickledBuffer(SavedBuffer):
             self._share()
         self.load(checkpoint)
 
+    @one_call
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy with rows of its own, in a temporary store."""
         made = memo[id(self)] = object.__new__(type(self))
         made.__setstate__(copy.deepcopy(self._pickled(True), memo))
         return made
 
+    @one_call
     def save_hdf5(self, path: str, compression: str | None = None) -> None:
         """As Tianshou's: a file with all arrays, of which it makes its own buffers.
 

@@ -11,6 +11,7 @@ from tianshou.data import PrioritizedReplayBuffer
 from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 from diskreplay.integrations.tianshou_leaves import NOTE, LeavesOnDisk
+from diskreplay.locks import one_call
 from diskreplay.store import checkpoint_names, files
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.format import read_attributes
@@ -140,12 +141,14 @@ class SavedBuffer(LeavesOnDisk):
 
     name = "replay"
 
+    @one_call
     def flush(self) -> None:
         """Make everything durable, also against a power cut, with weights and generators."""
         if self._rows is not None:
             self._note()
             self._there.slots.flush()
 
+    @one_call
     def close(self) -> None:
         """`flush`, and let go of the store; a temporary one is removed."""
         if self._rows is not None:
@@ -153,6 +156,7 @@ class SavedBuffer(LeavesOnDisk):
                 self._note()
             self._there.slots.close()
 
+    @one_call
     def save(
         self, checkpoint_dir: str | os.PathLike[str], iteration_number: int | str, *,
         attachments: Any = None, keep: int | None = CHECKPOINT_DURATION,
@@ -161,6 +165,12 @@ class SavedBuffer(LeavesOnDisk):
 
         Arrays that are no numbers are not in it.
         """
+        return self._save(checkpoint_dir, iteration_number, attachments, keep)
+
+    def _save(
+        self, checkpoint_dir: str | os.PathLike[str], iteration_number: int | str,
+        attachments: Any, keep: int | None,
+    ) -> Path:  # fmt: skip
         if self._rows is None:
             raise InvalidInputError("nothing to save: add transitions first")
         self._restore_originals()
@@ -169,6 +179,7 @@ class SavedBuffer(LeavesOnDisk):
             checkpoint_dir, iteration_number, attachments=attachments, keep=keep
         )
 
+    @one_call
     def load(
         self, checkpoint_dir: str | os.PathLike[str], suffix: int | str | None = None, *,
         resume_episodes: bool = True,

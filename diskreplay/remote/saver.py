@@ -154,12 +154,15 @@ class RemoteSaver:
             place, found = self._fetch(remote, suffix)
             return self._session.load(place, found, resume_episodes=resume_episodes)
 
+    def turn(self, where: Any) -> Lock:
+        """The lock, for who calls `fetch` and loads what that has pulled: until it is released no
+        other checkpoint comes beside the store. A ReentryError as of `save`."""
+        return self._turn(self._remote(where))
+
     def fetch(self, where: Any, suffix: int | str | None) -> tuple[Path, str]:
         """Pull a checkpoint beside the store: the directory, and which one it is. A
-        `CheckpointNotFoundError` if there is none of this buffer's name."""
-        remote = self._remote(where)
-        with self._turn(remote):
-            return self._fetch(remote, suffix)
+        `CheckpointNotFoundError` if there is none of this buffer's name. Needs the lock."""
+        return self._fetch(self._remote(where), suffix)
 
     def _fetch(self, remote: RemoteCheckpoints, suffix: int | str | None) -> tuple[Path, str]:
         self.wait()

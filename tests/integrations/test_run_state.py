@@ -21,6 +21,7 @@ from diskreplay import (  # noqa: E402
     CheckpointNotFoundError,
     CorruptCheckpointError,
     InvalidInputError,
+    ReentryError,
 )
 from diskreplay.integrations.gymnasium import Recorder  # noqa: E402
 from diskreplay.integrations.torch import RunState  # noqa: E402
@@ -983,3 +984,35 @@ def test_ctrl_c_between_two_tries_leaves_all_of_one_moment(tmp_path, monkeypatch
         with pytest.raises(KeyboardInterrupt):
             run.load(1)
         assert now() == ([3.0] * 3, 5)
+
+
+def test_a_handler_that_loads_amid_a_save(tmp_path):
+    """The checkpoint had the rows that were loaded, and the network of before."""
+    net, refused = torch.nn.Linear(1, 1), 0
+    with make_buffer(tmp_path / "replay") as buffer:
+        state = RunState(buffer, tmp_path / "run", modules={"net": net}, rng=(), keep=None)
+
+        def add(count):
+            for _ in range(count):
+                buffer.add(np.zeros(4, np.float32), 0, 0.0, False, False)
+            with torch.no_grad():
+                net.bias.fill_(buffer.add_count)
+
+        def handler():
+            nonlocal refused
+            try:
+                state.load("first")
+            except ReentryError:
+                refused += 1
+
+        add(3)
+        state.save("first")
+        place, under_way = 0, True
+        while under_way:
+            state.load("first")
+            add(2)
+            under_way = interrupted(lambda: state.save("second"), place, handler)
+            state.load("second")
+            assert buffer.add_count == net.bias.item()
+            place += 41
+        assert refused > 3

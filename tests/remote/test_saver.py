@@ -14,6 +14,7 @@ import pytest
 
 import diskreplay
 from diskreplay import errors
+from diskreplay.locks import Lock
 from diskreplay.remote import RemoteCheckpoints
 from tests.remote import servers
 from tests.remote.conftest import Run
@@ -496,3 +497,55 @@ def test_a_push_that_is_refused_leaves_the_run_that_collects(run, url, tmp_path)
         other.save(remote, 9)
     assert remote.collect(1, 0).checkpoints == ("0", "1")
     assert path.exists()
+
+
+class Told(Lock):
+    """Says when somebody has to wait for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.awaited = threading.Event()
+
+    def __enter__(self):
+        if not self.acquire(blocking=False):
+            self.awaited.set()
+            self.acquire()
+        return True
+
+
+def test_a_save_of_another_thread_amid_a_load_of_a_run(run, url):
+    """It replaced what had been fetched, and the load ended with a CheckpointNotFoundError."""
+    torch = pytest.importorskip("torch")
+    from diskreplay.integrations.torch import RunState
+
+    class Net(torch.nn.Module):
+        """Another thread saves as it is loaded."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.meanwhile = lambda: None
+
+        def load_state_dict(self, *state, **options):
+            self.meanwhile()
+            return super().load_state_dict(*state, **options)
+
+    run.add(60)
+    net = Net()
+    state = RunState(run.buffer, url, modules={"net": net})
+    state.save(1, step=7)
+    run.add(10)
+    saver = run.buffer._remote_saver()
+    saver._saving = lock = Told()
+    other = threading.Thread(target=lambda: (run.buffer.save(url, 2), lock.awaited.set()))
+
+    def meanwhile():
+        net.meanwhile = lambda: None
+        other.start()
+        assert lock.awaited.wait(60)
+
+    net.meanwhile = meanwhile
+    assert state.load(1) == (1, {"step": 7})
+    assert run.buffer.add_count == 60
+    other.join(60)
+    assert [one.suffix for one in RemoteCheckpoints(url).list()] == ["1", "2"]

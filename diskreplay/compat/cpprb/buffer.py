@@ -20,6 +20,7 @@ from diskreplay.compat.cpprb.tracks import check_links
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
 from diskreplay.given_numbers import is_real
+from diskreplay.locks import one_call
 
 _ROWS_AT_ONCE = 1024
 _MOST_SLOTS = 2**62 - 1
@@ -152,7 +153,8 @@ class ReplayBuffer(Facade):
 
     # -- adding
 
-    def add(self, **columns: Any) -> int | None:
+    @one_call
+    def add(self, /, **columns: Any) -> int | None:
         """Store one row, or several.
 
         Parameters
@@ -238,6 +240,7 @@ class ReplayBuffer(Facade):
     def _weigh(self, first: int, count: int, priorities: np.ndarray | None) -> None:
         """Rows from number `first` on were stored: the first `count` of those with `priorities`."""
 
+    @one_call
     def on_episode_end(self) -> None:
         """The episode is over, terminated or not: store the steps that wait for their window.
 
@@ -249,6 +252,7 @@ class ReplayBuffer(Facade):
         self._ring.end_episode()
         self._episode_start = self._ring.count
 
+    @one_call
     def clear(self) -> None:
         """Forget all rows, and steps that wait; a largest priority is 1 again."""
 
@@ -263,6 +267,7 @@ class ReplayBuffer(Facade):
 
     # -- reading
 
+    @one_call
     def sample(self, batch_size: int) -> Arrays:
         """Draw rows with `numpy.random.randint`.
 
@@ -296,6 +301,7 @@ class ReplayBuffer(Facade):
             raise IndexError(f"slots: found {slots}, expected less than {self._size}")
         return self._resident.read(np.where(slots < 0, slots + self._size, slots))
 
+    @one_call
     def get_all_transitions(self, shuffle: bool = False) -> Arrays:
         """All rows, in the order of their slots, or shuffled by `numpy.random.shuffle`."""
         slots = np.arange(self.get_stored_size())
@@ -321,6 +327,7 @@ class ReplayBuffer(Facade):
         """
         files.save(file, self.get_all_transitions(), is_nstep=self.is_Nstep())
 
+    @one_call
     def load_transitions(self, file: Any) -> None:
         """Append the rows of a file, of which the newest fit; also of one that the original wrote.
 

@@ -13,6 +13,7 @@ from diskreplay.compat.cpprb.columns import PRIORITIES, Arrays
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.given_numbers import exponent, real
+from diskreplay.locks import one_call
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.signals import undisturbed
 
@@ -163,7 +164,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # -- adding
 
-    def add(self, *, priorities: Any = None, **columns: Any) -> int | None:
+    @one_call
+    def add(self, /, *, priorities: Any = None, **columns: Any) -> int | None:
         """As `ReplayBuffer.add`.
 
         Parameters
@@ -178,7 +180,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             stored.
         """
         if self._nstep is None and priorities is None:
-            return super().add(**columns)
+            row = self._columns.row(columns)
+            if row is not None:
+                return self._store_row(row)
         rows = self._columns.rows(columns)
         count = len(next(iter(rows.values())))
         if priorities is not None:
@@ -231,6 +235,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # -- drawing
 
+    @one_call
     def sample(self, batch_size: int, beta: float = 0.4) -> Arrays:
         """Draw one row from each of `batch_size` equal parts of all priorities.
 
@@ -285,6 +290,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         slots = self._ring.slots(self._resident.rows(np.arange(self.get_stored_size())))
         return not self._tree().leaves[slots].all()
 
+    @one_call
     def update_priorities(self, indexes: Any, priorities: Any) -> None:
         """Set priorities of slots; where one occurs twice, its last priority counts.
 

@@ -21,6 +21,7 @@ from diskreplay.compat.reagent.validity import Validity
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.convert.gz_files import STORE_PREFIX as STORE_FILENAME_PREFIX
 from diskreplay.errors import SchemaError, UsageError
+from diskreplay.locks import one_call
 from diskreplay.spaces import box
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.store import Store
@@ -147,6 +148,7 @@ class ReplayBuffer(Checkpointing):
 
     # -- adding
 
+    @one_call
     def add(
         self, observation: Any, action: Any, reward: Any, terminal: Any, *args: Any, **kwargs: Any
     ) -> None:
@@ -268,6 +270,7 @@ class ReplayBuffer(Checkpointing):
         slots = torch.from_numpy(np.flatnonzero(self._validity.valid))
         return self.sample_transition_batch(batch_size=len(slots), indices=slots)
 
+    @one_call
     def sample_transition_batch(
         self, batch_size: int | None = None, indices: torch.Tensor | None = None
     ) -> tuple[Any, ...]:

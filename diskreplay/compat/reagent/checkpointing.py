@@ -17,6 +17,7 @@ from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.convert.source_files import SourceFiles
 from diskreplay.convert.unpickling import PickledSumTree, pickled_sum_tree
 from diskreplay.errors import CorruptCheckpointError, SchemaError
+from diskreplay.locks import one_call
 from diskreplay.store import checkpoint_names
 from diskreplay.store.paths import local
 
@@ -37,6 +38,7 @@ class Checkpointing(Signature, Facade):
             return np.empty((len(slots), *element.shape), element.dtype)
         return self._ring.read(element.column, slots)
 
+    @one_call
     def save(self, checkpoint_dir: str | os.PathLike[str], iteration_number: int) -> None:
         """Write a checkpoint.
 
@@ -84,6 +86,7 @@ class Checkpointing(Signature, Facade):
             if stale >= 0:
                 GzFiles(files.directory, stale).remove(contents)
 
+    @one_call
     def load(self, checkpoint_dir: str | os.PathLike[str], suffix: int | str) -> None:
         """Go back to a checkpoint of either kind, ReAgent's own included; all or nothing.
 

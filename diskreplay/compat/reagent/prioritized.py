@@ -12,6 +12,7 @@ from diskreplay.compat.reagent.elements import ReplayElement
 from diskreplay.compat.reagent.sum_tree import LARGEST, SumTree
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import FormatError
+from diskreplay.locks import one_call
 from diskreplay.store.store import Store
 
 _COLUMN = "priority_"  # `priority` is the format's own
@@ -97,6 +98,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # -- priorities
 
+    @one_call
     def set_priority(self, indices: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priorities of slots; of duplicates the last counts.
 
