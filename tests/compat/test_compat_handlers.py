@@ -4,10 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
-from diskreplay.compat import cpprb, cs294, keras_gym, rainbow, reagent
+from diskreplay.compat import cpprb, cs294, keras_gym, rainbow
 from diskreplay.errors import ReentryError
 from tests.test_interrupt import interrupted
 
@@ -125,12 +124,15 @@ class PrioritizedCpprb(Cpprb):
 
 
 class Reagent(Ring):
-    further = ()
+    kind, further = "ReplayBuffer", ()
 
     def make(self, path):
-        return reagent.ReplayBuffer(
+        self.torch = pytest.importorskip("torch")
+        from diskreplay.compat import reagent
+
+        return getattr(reagent, self.kind)(
             (WIDTH,), stack_size=1, replay_capacity=SLOTS, batch_size=BATCH,
-            observation_dtype=np.int64, path=path,
+            observation_dtype=np.int64, max_sample_attempts=1000, path=path,
         )  # fmt: skip
 
     def put(self, number, frame):
@@ -141,17 +143,11 @@ class Reagent(Ring):
         return batch.state.reshape(-1, WIDTH)[:, 0], batch.reward[:, 0]
 
     def rows(self):
-        return self.sample(SLOTS, torch.arange(SLOTS))
+        return self.sample(SLOTS, self.torch.arange(SLOTS))
 
 
 class PrioritizedReagent(Reagent):
-    further = (1.0,)
-
-    def make(self, path):
-        return reagent.PrioritizedReplayBuffer(
-            (WIDTH,), stack_size=1, replay_capacity=SLOTS, batch_size=BATCH,
-            observation_dtype=np.int64, max_sample_attempts=1000, path=path,
-        )  # fmt: skip
+    kind, further = "PrioritizedReplayBuffer", (1.0,)
 
 
 KINDS = [
