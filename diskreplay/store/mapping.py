@@ -140,6 +140,16 @@ class Mapping:
         if sys.platform == "linux":  # older kernels refuse the advice: the pages come when touched
             _libc.madvise(self.address, self.size, _MADV_POPULATE_WRITE)
 
+    def let_go_of_pages(self) -> None:
+        """Have pages that were written to leave the mapping; the file keeps what is in them.
+        Whoever reads one next gets it again, to be read only.
+
+        Else a sync of the file takes each page by itself away from all processors, and each thread
+        is interrupted for that.
+        """
+        if sys.platform == "linux":  # elsewhere the advice may throw away what was written
+            _libc.madvise(self.address, self.size, mmap.MADV_DONTNEED)
+
     def shrink(self, size: int) -> None:
         """Give back the addresses behind the first `size` bytes, which nobody uses."""
         page = mmap.PAGESIZE

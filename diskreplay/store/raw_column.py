@@ -210,6 +210,7 @@ class RawColumn(Column[RawSegment]):
 
     def seal(self, segment: RawSegment) -> None:
         """Bring a segment that is not written to any more into its final form."""
+        segment.mapping.let_go_of_pages()  # those that are in memory come back with the sum
         seal = segment.sum()
         files.seal(segment.path)
         segment.close_file()

@@ -149,6 +149,31 @@ def test_addresses_behind_its_end_are_given_back(tmp_path, size, kept):
     mapping.array[size - 1] = 3
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="needs /proc")
+def test_pages_that_leave_the_mapping_come_back_with_what_was_written(tmp_path):
+    path = tmp_path / "x"
+    mapping = Mapping.create(path, 64 * PAGE)
+    written = np.arange(64 * PAGE) % 251
+    mapping.array[:] = written
+    assert resident(path) == 64
+    mapping.let_go_of_pages()
+    assert resident(path) == 0
+    assert path.read_bytes() == written.astype(np.uint8).tobytes()
+    np.testing.assert_array_equal(mapping.array, written)
+    mapping.array[PAGE] = 252  # it may be written to, still
+    assert path.read_bytes()[PAGE] == 252
+    assert resident(path) == 64
+
+
+def resident(path):
+    """How many pages of a file are in this process's mapping of it."""
+    with open("/proc/self/smaps") as file:
+        lines = iter(file)
+        assert any(line.rstrip("\n").endswith(f" {path}") for line in lines)
+        size = next(line.split()[1] for line in lines if line.startswith("Rss:"))
+        return int(size) * 1024 // PAGE
+
+
 def test_a_sealed_one_is_protected(tmp_path):
     mapping = Mapping.create(tmp_path / "x", PAGE)
     mapping.array[0] = 5
